@@ -61,7 +61,6 @@ cli.main()
 
 
 def python(*words: str) -> str:
-    """What a process of its own says."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
     return done.stdout
 

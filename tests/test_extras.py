@@ -27,7 +27,6 @@ TEXTS = (".md", ".py", ".toml", ".txt", ".ipynb", "", ".yml")
 
 
 def package(requirement: str) -> str:
-    """The name that a requirement begins with."""
     found = re.match(r"[\w-]+", requirement)
     assert found is not None
     return found.group()

@@ -81,7 +81,6 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def context(chromium: Any, run: tuple[Path, str]) -> Iterator[Any]:
-    """A browser that is let in."""
     made = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = made.new_page()
     page.goto(run[1])
@@ -105,7 +104,6 @@ def page(context: Any, run: tuple[Path, str]) -> Iterator[Any]:
 
 
 def trained(page: Any) -> None:
-    """Waits until there are some versions to be seen."""
     text = page.locator("#steps h3").first
     playwright.expect(text).to_contain_text(
         re.compile(r"version ([4-9]|\d{2,}) "), timeout=2 * LIMIT

@@ -88,7 +88,6 @@ def complaints(world: World) -> list[str]:
 
 
 def journal_of(world: World) -> list[Any]:
-    """The records of the coordinator that rules."""
     return [record for _, record in world._stores[world.ruler].journal.replay()]
 
 

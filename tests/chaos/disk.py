@@ -52,11 +52,9 @@ class Journal(MemoryJournal):
 
     @property
     def durable(self) -> Sequence[Any]:
-        """The records that are there after a cut."""
         return [record for _, record in self.rows[: self._synced]]
 
     def cut(self) -> None:
-        """The power fails."""
         del self.rows[self._synced :]
 
 

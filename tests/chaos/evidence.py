@@ -49,7 +49,6 @@ class Evidence:
         """By client: groups, and the sequences after those that its journal has as used up."""
 
     def broken(self, text: str) -> None:
-        """Notes a promise that was broken, once."""
         if text not in self.wrong:
             self.wrong.append(text)
 
@@ -114,7 +113,6 @@ class Evidence:
     # --- what they journal and send -----------------------------------------------
 
     def journalled(self, party: str, record: Any) -> None:
-        """A record is durable."""
         if isinstance(record, Sealed):
             self._journalled[party].update(header.digest for header in record.headers)
         elif isinstance(record, SequencesBegun):

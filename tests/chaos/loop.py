@@ -40,7 +40,6 @@ class PartyLoop:
         self._count = itertools.count()
 
     def now(self) -> float:
-        """Seconds of this party's clock."""
         return max(self._reached, self._whole.now() + self._ahead)
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
@@ -63,7 +62,6 @@ class PartyLoop:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing happens now."""
         return self._paused > self._whole.now()
 
     def pause(self, seconds: float) -> None:

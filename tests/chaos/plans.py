@@ -85,7 +85,6 @@ sent, all of it, and of values that stand still for some versions."""
 
 @cache
 def plan_of(setting: Setting) -> Plan:
-    """The plan of a setting."""
     group: dict[str, Any] = {
         "clip": 3.0,
         "most_examples": 32,

@@ -36,7 +36,6 @@ class Outcome:
 
 
 def play(seed: int, faults: Sequence[Fault]) -> Outcome:
-    """Plays the plan of a seed under these faults."""
     with quiet(), TemporaryDirectory(dir=MEMORY) as folder:
         world = World(seed, setting_of(seed), faults, Path(folder))
         try:

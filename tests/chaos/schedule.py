@@ -241,12 +241,10 @@ def setting_of(seed: int) -> Setting:
 
 
 def holders_of(setting: Setting) -> tuple[str, ...]:
-    """The key holders of a plan."""
     return holder_names({"rlwe": HOLDERS, "bfv": 1}.get(setting.cipher, 0))
 
 
 def parties_of(setting: Setting) -> tuple[str, ...]:
-    """Everybody who takes part."""
     return (COORDINATOR, *shard_names(SHARDS), *holders_of(setting), *client_names(CLIENTS))
 
 

@@ -472,12 +472,6 @@ SOON = 0.1
 """Seconds after which is looked again."""
 
 
-@pytest.fixture(autouse=True)
-def _synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals wait for the disk, as where no test runs."""
-    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
-
-
 class Stopped(World):
     """Two shards, and a third that is added, hold every block twice; STILL is stopped over a move.
 
@@ -494,7 +488,6 @@ class Stopped(World):
 
     @property
     def rows(self) -> list[object]:
-        """The records of the coordinator."""
         journal = self._stores[COORDINATOR].journal
         assert isinstance(journal, MemoryJournal)
         return [record for _, record in journal.rows]

@@ -292,7 +292,6 @@ class World(Simulation):
             answer.add_done_callback(partial(told, wanted))
 
     def _fall(self, fault: Fault) -> None:
-        """A party dies, and is started again later."""
         name = fault.who
         away = self.down | self.gone | self.successors.keys()
         if name in away or name not in self.parties:  # a spare shard may be yet to come
@@ -312,7 +311,6 @@ class World(Simulation):
         self.loop.call_later(fault.seconds, partial(self.start, name))
 
     def _empty(self, name: str) -> None:
-        """A party's disk is a new one."""
         self._note_loss(name)
         self._disk.wipe(self._root / name)
         self.lose(name, UnsafeSeed(4))
@@ -363,7 +361,6 @@ class World(Simulation):
         self.loop.call_later(1.0 + fault.seconds, partial(self._go_back, copy, False))
 
     def put_out(self, name: str) -> None:
-        """A party dies."""
         self.down.add(name)
         self._loops[name].dead = True
         self.kill(name)
@@ -392,7 +389,6 @@ class World(Simulation):
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """All that take part, or did."""
         return (*client_names(CLIENTS), *self.newcomers)
 
     def admit(self, name: str) -> None:

@@ -20,8 +20,6 @@ FLOATS = st.floats(width=32)
 def vectors(
     elements: st.SearchStrategy[float] = FLOATS,
 ) -> st.SearchStrategy[tuple[Floats, Floats]]:
-    """What is exact, and what is published."""
-
     def pair(size: int) -> st.SearchStrategy[tuple[Floats, Floats]]:
         one = arrays.arrays(np.float32, size, elements=elements)
         return st.tuples(one, one)

@@ -313,17 +313,6 @@ def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPat
 # --- decoding where estimates are off ---------------------------------------------
 
 
-compiled_kind = True
-
-
-@pytest.fixture(params=[True, False], ids=["numba", "numpy"], scope="module", autouse=True)
-def _kind(request: pytest.FixtureRequest) -> None:
-    global compiled_kind
-    compiled_kind = request.param
-    if compiled_kind and compiled.missing:
-        pytest.skip(compiled.missing)
-
-
 def widely(ring: Ring, capacity: int, levels: int) -> Encoding:
     base = capacity * levels + 1
     return Encoding(ring, base, most_digits(ring, base, error_bound(capacity, 1)))
@@ -339,7 +328,7 @@ def decoded(enc: Encoding, values: list[int]) -> tuple[list[list[int]], float, b
     padded = values + [0] * (n - len(values))
     residues = np.array([[v % p for v in padded] for p in (*enc.ring.primes, 1)], np.uint32)
     out, given = np.empty((enc.digits, n), np.int64), (residues, constants(enc.ring), scale(enc))
-    if compiled_kind:
+    if not compiled.missing:
         total, whole = by_numba(*given, np.empty((2, n), np.uint64), out)
     else:
         total, whole = by_numpy(*given, out)
@@ -363,6 +352,7 @@ def edges(enc: Encoding) -> list[int]:
     )
 
 
+@of_both
 @pytest.mark.parametrize("enc", WIDE_SUMS, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
     values = edges(enc)
@@ -374,6 +364,7 @@ def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
 
 
 @pytest.mark.slow
+@of_both
 @given(st.data())
 def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     enc = data.draw(st.sampled_from(WIDE_SUMS))
@@ -385,6 +376,7 @@ def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     assert math.sqrt(total) == pytest.approx(abs(error), rel=1e-6, abs=1e-6)
 
 
+@of_both
 @pytest.mark.parametrize("enc", WIDE_SUMS, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_what_is_no_message_is_seen(enc: Encoding) -> None:
     half = enc.delta // 2

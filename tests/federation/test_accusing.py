@@ -34,7 +34,6 @@ rules = pytest.mark.parametrize("rule", [BUFFERED, SSP, ROUNDS], ids=lambda rule
 
 
 def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simulation:
-    """Six clients, four versions."""
     if rule is ROUNDS:
         return small_federation(small_plan(cipher, rule), folder)
     return stream(stream_plan(cipher, rule), folder)

@@ -30,7 +30,6 @@ LONG = 300.0
 
 
 def say(play: Simulation, act: Act) -> Future[Any]:
-    """As the operator's own tool says it."""
     return play.network.transport(COORDINATOR).call(COORDINATOR, act)
 
 

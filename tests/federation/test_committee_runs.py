@@ -68,22 +68,6 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
 # --- holders that die -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dead", "phase"),
-    [
-        ("holder-1", Phase.OPENING),
-        ("holder-2", Phase.PREPARING),
-    ],
-)
-def test_any_one_of_four_may_die_for_good_at_any_step(
-    dead: str, phase: Phase, tmp_path: Path
-) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, phase)
-    simulation.kill(dead)
-    ends_as_unharmed(simulation)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.PREPARING])
 def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
@@ -299,12 +283,3 @@ def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
     ):
         with pytest.raises(Malformed, match="this run has none"):
             say(message)
-
-
-def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(simulation: Simulation) -> None:
-    pinned = pinned_of(simulation)
-    number = simulation.coordinator.federation.groups["all"].number
-    block = pinned.placement.blocks_of("all", "shard-0")[0]
-    shard = simulation.parties["shard-0"].machine
-    with pytest.raises(UnknownParty, match="only a key holder that decrypts sums"):
-        shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))

@@ -56,8 +56,6 @@ SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 
 
 class Scripted(Examiner):
-    """Says what it is told to say."""
-
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         super().evaluate(parameters)
         return EvaluateResult(1.0, 10, {"accuracy": SCORES[len(self.shown)]})
@@ -415,15 +413,11 @@ def test_every_metric_is_there_in_the_report_of_a_run(played: Played) -> None:
 
 
 class Silent(Examiner):
-    """Has no accuracy."""
-
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         return EvaluateResult(1.0, 10, {"speed": 1.0})
 
 
 class Undefined(Examiner):
-    """Divides by zero."""
-
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         return EvaluateResult(math.nan, 10, {"accuracy": 1.0})
 

@@ -45,7 +45,6 @@ SOME_DAY = 1.7e9
 
 
 def blamed(simulation: Simulation) -> list[object]:
-    """What was said of clients' envelopes."""
     records = simulation._stores["coordinator"].journal.replay()
     flaws = (r for _, r in records if isinstance(r, Examined | FlawNoted) and r.flaw)
     return [*flaws, *simulation.coordinator.federation.accused]

@@ -106,7 +106,6 @@ VICTIM = "client-02"
 
 
 def empty(simulation: Simulation, party: str) -> None:
-    """Its payloads are gone."""
     spool = simulation._stores[party].spool
     for key in spool.keys(""):
         spool.delete(key)

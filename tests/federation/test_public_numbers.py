@@ -28,8 +28,6 @@ SIZE = 217
 
 
 class Counted(Walker):
-    """Has so many examples."""
-
     def __init__(self, number: int, examples: int, moves: bool = True) -> None:
         super().__init__(number)
         self.examples_held, self.moves = examples, moves

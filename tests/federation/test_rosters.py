@@ -186,7 +186,6 @@ COMES, LOST = "holder-9", "holder-1"
 
 @cache
 def whole_model() -> Tensors:
-    """The model of a run that loses no holder."""
     with TemporaryDirectory() as folder:
         whole = ChangingRoster(plan_of("rlwe"), Path(folder))
         whole.play.run()
@@ -224,7 +223,6 @@ TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
 
 
 def lose_two(changing: ChangingRoster) -> None:
-    """Two are lost, and replaced one after the other."""
     for name in TWO:
         changing.play.kill(name)
     for name, new in TWO.items():

@@ -61,7 +61,6 @@ class Sites(Simulation):
         return replace(site, ledger=BudgetLedger(path, *limits, lambda: 1e9 + self.loop.now()))
 
     def played(self) -> Sites:
-        """To the end of the run."""
         self.run(lambda: finished(self))
         return self
 

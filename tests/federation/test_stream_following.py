@@ -40,7 +40,6 @@ def group_of(simulation: Simulation) -> Any:
 
 
 def stands(simulation: Simulation, phase: Phase = Phase.COLLECTING) -> Any:
-    """A set of a burnt cohort stands to the test."""
     group = group_of(simulation)
     simulation.run(lambda: bool(group.suspicion.chosen) and group.phase is phase)
     return group

@@ -279,7 +279,6 @@ LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
 
 
 def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0) -> list[Any]:
-    """Its client was refused, and says so."""
     sender = world.senders[id.client]
     world.due = [d for d in world.due if getattr(d.reply, "receipt", None) != sender.outbox.get(id)]
     sender.outbox.pop(id, None)

@@ -88,7 +88,6 @@ class Schedules(RuleBasedStateMachine):
     @precondition(lambda self: self.submitted())
     @rule(data=st.data())
     def refuse(self, data: st.DataObject) -> None:
-        """A shard takes no block of it."""
         self.world.refuse(data.draw(st.sampled_from(self.submitted())))
 
     @precondition(lambda self: self.may_burn())

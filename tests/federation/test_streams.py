@@ -12,40 +12,7 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, same, unharmed
-from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
-
-HIDING = BUFFERED | {"buffer": 10, "power": 2.0}
-"""Some cohort is large enough for lighter members to hide in."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "clients", "ciphers"),
-    [
-        (SSP, 9, ("plain", "rlwe")),
-        (HIDING, 14, ("plain", "bfv", "rlwe")),
-        (PRIORITY, 9, ("plain", "rlwe")),
-    ],
-    ids=["ssp", "buffered", "priority"],
-)
-def test_the_same_model_under_every_cipher(
-    rule: dict[str, Any], clients: int, ciphers: tuple[str, ...], tmp_path: Path
-) -> None:
-    models, weights, versions = [], set(), 6 if rule is HIDING else 4
-    for cipher in ciphers:
-        plan = stream_plan(cipher, rule, versions=versions)
-        simulation = stream(plan, tmp_path / cipher, clients)
-        simulation.run()
-        assert simulation.versions() == {"all": versions}
-        models.append(simulation.model())
-        closed = journalled(simulation, CohortClosed)
-        assert len(closed) == versions, "nothing was burnt"
-        stale = {c.cohort.version - 1 - m.version for c in closed for m in c.cohort.members}
-        weights.add(tuple(sorted({m.weight for c in closed for m in c.cohort.members})))
-    assert all(same(models[0], each) for each in models[1:])
-    assert max(stale) > 0, "some members were behind"
-    assert len(weights) == 1
-    assert rule is not HIDING or set(*weights) > {1}
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, stream, stream_plan
 
 
 @pytest.mark.parametrize(

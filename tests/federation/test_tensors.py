@@ -90,7 +90,6 @@ def federation(folder: Path, plan: Plan, other: Adapter | None = None, **more: A
 
 
 def five() -> Plan:
-    """Five clients suffice for a version."""
     return small_plan(versions=2, rule={"quorum": 5}, **FROZEN)
 
 
@@ -189,8 +188,6 @@ class Language(nn.Module):
 
 
 class Once(nn.Module):
-    """The same with one name for it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.table = Language().table

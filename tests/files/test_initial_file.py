@@ -28,7 +28,6 @@ MODEL = save({"a": np.arange(12, dtype=np.float32).reshape(3, 4)})
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """The URL of a model in each kind of store."""
     with empty_place(request.param, tmp_path, monkeypatch) as place:
         ObjectStore(place).create("v0.safetensors", MODEL)
         yield f"{place}/v0.safetensors"

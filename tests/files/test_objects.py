@@ -20,7 +20,6 @@ PASSWORD = "s3cr3t/with+slash"
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """An empty URL in each kind of store."""
     with empty_place(request.param, tmp_path, monkeypatch) as place:
         yield place
 

@@ -25,5 +25,4 @@ def watched_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LocalGr
 
 @pytest.fixture(scope="session")
 def unharmed(watched_run: tuple[Path, LocalGrid, Result]) -> Tensors:
-    """Its model."""
     return tensors(watched_run[2])

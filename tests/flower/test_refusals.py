@@ -337,7 +337,7 @@ NAMES = dict(zip(KEPT, client_names(3 + len(KEPT))[3:], strict=True))
 
 
 def test_no_key_is_forgotten() -> None:
-    """`evaluation` and `messages` keep messages from the app: see `test_refusals`.
+    """`evaluation` and `messages` keep messages from the app: see above.
 
     Of `records` see `test_public_numbers`.
     """

@@ -135,8 +135,6 @@ def unavailable(message: Message, play: Reply) -> list[Message]:
 
 
 def changed(change: Any) -> Fault:
-    """The batch of the reply is another."""
-
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
         data = reply.content.array_records[post.BATCH]["batch"].data

@@ -58,7 +58,6 @@ class Late:
 def played(
     folder: Path, app: Any, faults: dict[tuple[int, int], Fault] | None = None, **settings: Any
 ) -> LocalGrid:
-    """A grid on which a run was played."""
     grid = simulated(app, faults)
     play(folder, grid, ROUNDS, kind=Marked, **settings)
     return grid

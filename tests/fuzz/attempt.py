@@ -55,7 +55,6 @@ def drawn(target: Target, seed: int, number: int) -> bytes:
 
 
 def attempt(target: Target, seed: int, first: int, last: int) -> Attempt:
-    """Tries the inputs `first` to `last`."""
     findings: list[tuple[int, str]] = []
     accepted, small, number = 0, resident(), first
     began = time.process_time()

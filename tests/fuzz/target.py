@@ -57,7 +57,6 @@ class Target:
         return None
 
     def accepts(self, data: bytes) -> bool:
-        """Whether an input is taken."""
         try:
             self.take(data)
         except SecurepsError:

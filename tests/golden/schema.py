@@ -32,7 +32,6 @@ FOLDS = (CoordinatorState, HolderFold, MemberState, ShardFold)
 
 
 def schema() -> dict[str, Any]:
-    """Of today's code."""
     return {
         "classes": classes((*kinds().values(), *FILES, *FOLDS)),
         "sent": sorted(SENT),

@@ -51,7 +51,6 @@ PARTIES = ("coordinator", *holder_names(3), *client_names(CLIENTS))
 
 
 def begin(folder: Path) -> Path:
-    """The plan and the kit of a run, in their folder."""
     folder.mkdir(parents=True)
     (folder / "plan.toml").write_text(PLAN)
     make_kit(folder / "kit", load_plan(folder / "plan.toml"), "shard-0", *PARTIES)
@@ -80,7 +79,6 @@ def holder_view(
 
 
 def exported(folder: Path, name: str) -> Path:
-    """The log of a party."""
     out = folder / f"{name}.jsonl"
     export(folder / "state" / name, folder / "kit", name, out)
     return out

@@ -63,7 +63,6 @@ class Besieged:
         self.over = threading.Event()
 
     def transport(self, party: str) -> GrpcTransport:
-        """A party's own, to be closed."""
         where = {self.name: self.address}
         return GrpcTransport(PLAINTEXT, party, sign_as(party), where, PATIENCE)
 
@@ -121,6 +120,5 @@ class Besieged:
 
 
 def ends(call: Any) -> SecurepsError:
-    """What a call ended in, waiting for it."""
     assert call.exception(PATIENCE) is not None
     return framing.read_error(call, "it")

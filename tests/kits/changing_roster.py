@@ -66,17 +66,14 @@ class Issuer:
         return KitRead(float(self.unix))
 
     def revoke(self, name: str) -> None:
-        """A party is taken off the roster."""
         del self.certificates[name]
         self.sign()
 
     def admit(self, new: str, role: Role) -> None:
-        """A client or a shard comes."""
         self._certify(new, role)
         self.sign()
 
     def replace(self, lost: str, new: str) -> None:
-        """A key holder takes another's place."""
         seeds = [digest("chaos-envelope", new.encode(), bytes([k])) for k in range(3)]
         with patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(b"".join(seeds))):
             secret, public = ENVELOPE.generate()
@@ -139,5 +136,4 @@ class ChangingRoster:
         self.tell()
 
     def play_to(self, version: int) -> None:
-        """Plays until this version is there."""
         self.play.run(lambda: min(self.play.versions().values(), default=-1) >= version)

@@ -37,8 +37,6 @@ def said(tool: Tool, *arguments: str | Path) -> str:
 
 
 class Printed(NamedTuple):
-    """What a command prints."""
-
     out: str
     err: str
 

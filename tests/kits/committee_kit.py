@@ -157,7 +157,6 @@ class Site:
         weights: Sequence[int] | None = None,
         incarnation: int = 1,
     ) -> orders.Open:
-        """An order to open a cohort of these."""
         weighed = sorted(
             zip(sent, weights or [1] * len(sent), strict=True), key=lambda pair: pair[0].receipt.id
         )
@@ -196,8 +195,6 @@ class Site:
 
 
 class Bench(Site):
-    """A site whose keys are all in memory."""
-
     def __init__(
         self,
         holders: int = 4,
@@ -244,11 +241,9 @@ class Holder:
         return step
 
     def begin(self, order: Any) -> Step:
-        """The step of an order; its works are left undone."""
         return self.give(COORDINATOR, order)
 
     def order(self, order: Any) -> list[Any]:
-        """What it tells the coordinator in the end."""
         return self._told(self.begin(order))
 
     def _told(self, step: Step) -> list[Any]:
@@ -265,12 +260,10 @@ class Holder:
         return self._told(self.give(WORKER, done))
 
     def share(self, order: orders.Open) -> bytes:
-        """Its answer for a cohort."""
         (found,) = [m for m in self.order(order) if isinstance(m, requests.KeyShare)]
         return found.share
 
     def refusal(self, order: orders.Open) -> str:
-        """Why it gives none: the last that it says."""
         *_, found = self.order(order)
         assert isinstance(found, requests.OpenRefused)
         return found.reason

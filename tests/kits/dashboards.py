@@ -87,7 +87,6 @@ class Browser:
             return answer.status, kept, answer.read().decode()
 
     def enter(self) -> int:
-        """Opens the address; the status of the answer."""
         status, headers, _ = self.get(f"{self.address.path}?{self.address.query}")
         if "set-cookie" in headers:
             self.cookie = headers["set-cookie"].partition(";")[0]

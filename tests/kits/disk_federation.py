@@ -48,7 +48,6 @@ class DiskFederation(OneProcess):
         return self.addresses[COORDINATOR]
 
     def model(self) -> Model | None:
-        """The published one."""
         observer = StatusClient(self.directory, None, self.server)
         try:
             return observer.model()
@@ -60,5 +59,4 @@ class DiskFederation(OneProcess):
         self._start(self.clients[-1])
 
     def over(self) -> str | None:
-        """Why the run has ended, if it has."""
         return self.status().finished or None

@@ -59,7 +59,6 @@ FUNCTIONS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Takes all away, then runs the script."""
     split = arguments.index("--")
     without, (script, *rest) = arguments[:split], arguments[split + 1 :]
     for name in (*LIBRARIES, *(each for each in LARGE if each.partition(".")[0] not in without)):

@@ -38,7 +38,6 @@ CIPHERS = {
 def write_plan(
     folder: Path, cipher: str = "plain", clients: int = CLIENTS, more: str = "most_examples = 32"
 ) -> Path:
-    """The plan of a small federation."""
     folder.mkdir(exist_ok=True)
     path = folder / "plan.toml"
     path.write_text(PLAN.format(cipher=CIPHERS[cipher], clients=clients, more=more))
@@ -56,7 +55,6 @@ def initial() -> Tensors:
 
 
 def record(tensors: Tensors) -> ArrayRecord:
-    """As the app has them."""
     return ArrayRecord({name: Array(each) for name, each in tensors.items()})
 
 
@@ -79,7 +77,6 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Says how large the first tensor is."""
     first = next(iter(message.content.array_records["arrays"].values())).numpy()
     told = MetricRecord({"num-examples": 4, "size": float(np.abs(first).sum())})
     return Message(RecordDict({"metrics": told}), reply_to=message)

@@ -41,7 +41,6 @@ def claims() -> dict[str, list[tuple[str, str]]]:
 
 
 def page() -> str:
-    """The whole page."""
     parts = [HEAD]
     for subject, rows in claims().items():
         lines = "".join(f"- {claim[0].upper()}{claim[1:]} `{path}`\n" for claim, path in rows)

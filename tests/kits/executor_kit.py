@@ -18,8 +18,6 @@ ORDER: Any = "order"
 
 
 class Recording(MemoryJournal):
-    """A journal that logs what is written."""
-
     def __init__(self, log: list[Any], broken: bool = False) -> None:
         super().__init__()
         self._log = log
@@ -98,8 +96,6 @@ class Line:
 
 
 class DictWorker:
-    """A worker that keeps payloads in a dict."""
-
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {"k": b"abc"}
         self.result: Any = None

@@ -118,14 +118,12 @@ def report_is_there() -> None:
 
 
 def tensorboard_is_there() -> None:
-    """Events are written."""
     project("board", "plain")
     played("board", "--tensorboard", "events")
     assert list(Path("events").rglob("events.out.tfevents.*"))
 
 
 def mlflow_is_there() -> None:
-    """Metrics are written."""
     project("tracked", "plain")
     played("tracked", "--mlflow", "tracking")
     assert Path("tracking/mlflow.db").exists()
@@ -139,7 +137,6 @@ def ray_is_there() -> None:
 
 
 def trace_is_there() -> None:
-    """Spans are printed."""
     from secureps.service.process import tracing
 
     said = io.StringIO()
@@ -152,7 +149,6 @@ def trace_is_there() -> None:
 
 
 def objects_is_there() -> None:
-    """A model is exported to a store."""
     project("kept", "plain")
     played("kept")
     secureps("export", "kept-run", "--out", f"file://{Path.cwd()}/kept/there.safetensors")
@@ -160,7 +156,6 @@ def objects_is_there() -> None:
 
 
 def dashboard_is_there() -> None:
-    """The application is made, with its page."""
     project("shown", "plain")
     said = secureps("dashboard", "--kit", "nowhere", "--state", "state", status=1)
     assert "nowhere is no start-up kit" in said, said
@@ -185,7 +180,6 @@ def raised(extra: str, call: Callable[[], object]) -> None:
 
 
 def script_of(name: str, text: str) -> None:
-    """A project whose script is another one."""
     project(name, "plain")
     Path(name, "client.py").write_text(text)
 
@@ -239,7 +233,6 @@ def trace_is_missed() -> None:
 
 @contextmanager
 def captured() -> Iterator[list[str]]:
-    """The lines that are logged meanwhile."""
     lines = list[str]()
 
     class Keeper(logging.Handler):

@@ -149,5 +149,4 @@ def seen(network: InProcessNetwork, sender: str, to: str, kind: str) -> int:
 
 
 def faulty(table: Table) -> Callable[[Clock, DelayOf], FaultyNetwork]:
-    """The network of a simulation in which this goes wrong."""
     return partial(FaultyNetwork, faults=table)

@@ -118,7 +118,6 @@ def averaged(
 
 
 def pinned_of(simulation: Simulation) -> RunPinned:
-    """The run, and where its blocks lie."""
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     return pinned
@@ -154,7 +153,6 @@ def events_of(simulation: Simulation) -> int:
 
 
 def ends(simulation: Simulation) -> Simulation:
-    """Plays to the end of the run, which is not far."""
     late = simulation.loop.now() + 5_000
     simulation.run(lambda: finished(simulation) or simulation.loop.now() > late)
     assert finished(simulation), simulation.reasons()
@@ -162,7 +160,6 @@ def ends(simulation: Simulation) -> Simulation:
 
 
 def later(simulation: Simulation, seconds: float) -> None:
-    """Plays on for some seconds of the run's clock."""
     over = simulation.loop.now() + seconds
     simulation.loop.call_later(seconds, lambda: None)
     simulation.run(lambda: simulation.loop.now() >= over)
@@ -184,12 +181,10 @@ def unharmed(
 
 
 def ends_as_unharmed(simulation: Simulation, versions: int = 4) -> None:
-    """Plays to the end of a run of `small_plan`: its model is that of one without any harm."""
     assert same(ends(simulation).model(), unharmed(versions=versions)[0])
 
 
 def at_event(moment: int) -> Callable[[], bool]:
-    """True at that event from now."""
     left = moment
 
     def come() -> bool:

@@ -21,5 +21,4 @@ def echelon(rows: Iterable[Sequence[int]]) -> list[list[int]]:
 
 
 def rank(rows: Iterable[Sequence[int]]) -> int:
-    """The number of independent rows."""
     return len(echelon(rows))

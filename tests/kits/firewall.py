@@ -67,7 +67,6 @@ def _places(peers: list[dict[str, Any]] | None, option: str, selects: Selects) -
 
 
 def enforce(space: str, text: str) -> None:
-    """Has a namespace keep to rules from now on."""
     command = ["ip", "netns", "exec", space, "iptables-restore"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{text}"

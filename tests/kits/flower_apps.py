@@ -113,7 +113,6 @@ deep.name = "x"
 
 
 def write(folder: Path, source: str, name: str = "client.py") -> Path:
-    """A file with a source."""
     path = folder / name
     path.write_text(source)
     return path
@@ -130,7 +129,6 @@ def project(folder: Path, package: str, client: str = MESSAGES, server: str = SE
 
 
 def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -> ServerAppResult:
-    """What is taken of the ServerApp of an app."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     found = Script(path).run_server_app(given, versions, seed, 6)
     assert found is not None
@@ -138,7 +136,6 @@ def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -
 
 
 def initial_of(path: Path, out: Path, bonus: int = 0) -> str:
-    """The file that holders are given."""
     found = founded(path, bonus=bonus)
     write_served(out, found.model, found.served, found.ties)
     return str(out)

@@ -243,7 +243,6 @@ class Deployment:
             time.sleep(0.25)
 
     def logs(self) -> str:
-        """The end of each log."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in self._logs())
 
     def _logs(self) -> list[Path]:
@@ -362,7 +361,6 @@ class PrivateDeployment(Deployment):
         return self.home(number) / "run" / "waves"
 
     def home(self, number: int) -> Path:
-        """A folder of that SuperNode's own."""
         return self.folder / f"home-{number}"
 
     def _user(self, number: int) -> tuple[Sequence[str], Mapping[str, str]]:
@@ -381,7 +379,6 @@ class PrivateDeployment(Deployment):
 
     @property
     def said(self) -> dict[str, object]:
-        """What the app's SecureFedAvg is told."""
         own: dict[str, object] = {"kit": str(self.server_kit), "run": str(self.folder / "run")}
         return own | ({"holders": "nodes"} if self._relayed else {"listen": self.listen})
 

@@ -72,7 +72,6 @@ class LocalGrid(Grid):
     def simulated(
         cls, app: ClientApp, count: int, faults: dict[tuple[int, int], Fault] | None = None
     ) -> LocalGrid:
-        """As Flower's simulation has them."""
         configs = [{"partition-id": k, "num-partitions": count} for k in range(count)]
         return cls(app, configs, faults)
 

@@ -15,15 +15,6 @@ def through_json(fold: Fold) -> Fold:
     return Fold(records, json.loads(json.dumps(fold.state, allow_nan=False)))
 
 
-def said_nothing(fold: Fold) -> Fold:
-    """Without the words in which a coordinator says what each group waits for: it journals none."""
-    groups = [
-        [name, {**group, "reason": ""} if "reason" in group else group]
-        for name, group in fold.state.get("groups", ())
-    ]
-    return Fold(fold.records, {**fold.state, "groups": groups})
-
-
 def differing(simulation: Simulation, seed: int, points: int) -> list[str]:
     """Parties and rows at which a fold does not stand for the rows before it.
 

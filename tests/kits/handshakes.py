@@ -52,7 +52,6 @@ def secured(kit: Path, name: str, to: str, line: socket.socket) -> ssl.SSLSocket
 
 
 def hello() -> bytes:
-    """A ClientHello of Python's TLS."""
     context, out = _context(), ssl.MemoryBIO()
     secured = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=tls_name("coordinator"))
     with suppress(ssl.SSLWantReadError):

@@ -71,7 +71,6 @@ class HostilePeer:
     # --- what it says -------------------------------------------------------------
 
     def ask(self, to: str, message: Any) -> Any:
-        """The answer; raises the error that the server answers with."""
         return self._transport.call(to, message).result(PATIENCE)
 
     def watch(self, message: Subscribe) -> Any:

@@ -39,7 +39,6 @@ def observed(shards: int = 2, spares: int = 1, **changes: Any) -> Observation:
 
 
 def decided(**changes: Any) -> ScalingDecided:
-    """A decision that changes nothing."""
     known: dict[str, Any] = {
         "what": "",
         "shard": "",

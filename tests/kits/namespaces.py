@@ -37,7 +37,6 @@ def own_name() -> str:
 
 
 def remove(name: str) -> None:
-    """A namespace, and all that runs in it."""
     for _try in range(50):
         found = subprocess.run(
             ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
@@ -100,7 +99,6 @@ class Switch:
         return name
 
     def remove(self, name: str) -> None:
-        """A machine that is no more."""
         remove(name)
         self._made.remove(name)
 

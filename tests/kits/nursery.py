@@ -114,14 +114,12 @@ class Nursery:
 
 @cache
 def nursery() -> Nursery:
-    """This process's own."""
     made = Nursery()
     atexit.register(made.close)
     return made
 
 
 def prepare(module: str) -> None:
-    """From here on processes begin with this module imported too."""
     nursery().ask(module)
 
 

@@ -40,7 +40,6 @@ STORES = ("memory", "file", "s3")
 
 @contextmanager
 def empty_place(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an empty place, of one of STORES."""
     if kind == "s3":
         with s3_bucket(monkeypatch) as bucket:
             yield f"{bucket}/run"
@@ -49,7 +48,6 @@ def empty_place(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def s3_environment() -> dict[str, str]:
-    """What a process needs to find the server."""
     return {
         "AWS_ENDPOINT_URL": _endpoint(),
         "AWS_ACCESS_KEY_ID": "testing",
@@ -59,7 +57,6 @@ def s3_environment() -> dict[str, str]:
 
 
 def content(store: ObjectStore, name: str) -> bytes:
-    """The bytes of an object, as a party brings it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         store.download(name, path, 1 << 30)

@@ -19,7 +19,6 @@ class OnDisk:
         self.run, self._logs = run, logs
 
     def reached(self, version: int) -> bool:
-        """Whether a version is whole on the servers' disks."""
         return (self.run / "checkpoints" / f"{version:06d}" / "manifest.json").is_file()
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:

@@ -87,7 +87,6 @@ class OneProcess:
             close()
 
     def link(self, name: str) -> Link:
-        """How a party connects."""
         return PLAINTEXT
 
     def transport(self, name: str, key: str = "") -> GrpcTransport:
@@ -114,7 +113,6 @@ class OneProcess:
         return self.status().groups[0].version
 
     def all_there(self) -> None:
-        """Looks that nobody has ended."""
         for name, executor in self.parties.items():
             assert not executor.halted.done(), (name, executor.halted)
 
@@ -127,7 +125,6 @@ class OneProcess:
             time.sleep(0.05)
 
     def until(self, look: Callable[[], Found | None]) -> Found:
-        """Waits for something to be there."""
         end = time.monotonic() + PATIENCE
         while (found := look()) is None:
             assert time.monotonic() < end, self.status().groups[0].reason

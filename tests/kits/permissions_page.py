@@ -40,7 +40,6 @@ ORDERS: Mapping[Role, frozenset[type]] = {
 
 
 def method(kind: type) -> str:
-    """The gRPC method that takes a message."""
     return METHODS.get(kind, "Tell")
 
 
@@ -59,7 +58,6 @@ def rows() -> set[str]:
 
 
 def write(page: str) -> str:
-    """The page with today's tables."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}{tables()}{END}{rest.split(END)[1]}"
 

@@ -45,7 +45,6 @@ class Network:
                 pod.kill()
 
     def address(self) -> str:
-        """One that no pod has had."""
         self._last += 1
         return f"10.78.{self._last // 250}.{self._last % 250 + 1}"
 
@@ -99,7 +98,6 @@ class Running:
         self.begin()
 
     def prepare(self) -> None:
-        """All that comes before its container."""
         self.join()
         _open_to_group(self.folder / "data", self.spec["securityContext"]["fsGroup"])
         for container in self.spec["initContainers"]:
@@ -114,7 +112,6 @@ class Running:
             assert done.returncode == 0, self.log.read_text()
 
     def begin(self) -> None:
-        """Its container."""
         with self.log.open("ab") as log:
             command = self._inside(self.container, self.container["command"])
             self.process = subprocess.Popen(
@@ -216,7 +213,6 @@ class Cluster:
                 pod.mount_files()
 
     def create_secret(self, name: str, entries: Mapping[str, str]) -> None:
-        """`kubectl create secret generic`."""
         data = {key: base64.b64encode(entry.encode()).decode() for key, entry in entries.items()}
         self._objects["Secret", name] = {"kind": "Secret", "metadata": {"name": name}, "data": data}
 

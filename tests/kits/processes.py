@@ -161,7 +161,6 @@ class Processes:
         return spawn(command, self.folder, log)
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
         self._running[name].send_signal(signal.SIGKILL)
         self._running[name].wait()
 
@@ -234,7 +233,6 @@ class Processes:
 
     @property
     def server(self) -> str:
-        """Where the others dial the coordinator."""
         if self._record:
             return self._recorder("coordinator").address
         address = self._address("coordinator")

@@ -232,7 +232,6 @@ class RecordedDisk:
         self._changes = [change for change in self._changes if change not in kept]
 
     def _look(self, after: str) -> None:
-        """Notes what has changed since the last step."""
         if self._busy:
             return
         self._busy = True

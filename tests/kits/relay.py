@@ -55,7 +55,6 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends everything."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -121,8 +120,6 @@ class _Link:
 
 
 class _Bucket:
-    """Lets bytes by at a rate."""
-
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._free_at = 0.0

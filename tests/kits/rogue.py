@@ -116,11 +116,9 @@ class Rogue:
     # --- what it does -------------------------------------------------------------
 
     def watched(self, party: str) -> bool:
-        """Whether a party takes its orders now."""
         return party in self._streams
 
     def tell(self, party: str, order: Any) -> None:
-        """Sends an order; what it leads to, if anything, comes later."""
         self._streams[party](order)
 
     def hear(self, party: str, *kinds: type[Any]) -> Any:
@@ -245,17 +243,14 @@ class RogueRun:
         return self.site.opening(sent, **{"number": next(self._numbers), **changes})
 
     def ask(self, holder: str, *asked: orders.Open) -> list[Said]:
-        """What the holder's process answers, in this order; all are sent before it can."""
         return self._rogue.ask(holder, *asked)
 
     def share(self, holder: str, order: orders.Open) -> bytes:
-        """The holder's answer; it must be one."""
         (said,) = self.ask(holder, order)
         assert isinstance(said, KeyShare), said
         return said.share
 
     def refusal(self, holder: str, order: orders.Open) -> str:
-        """Why the holder gives none."""
         (said,) = self.ask(holder, order)
         assert isinstance(said, OpenRefused), said
         return said.reason
@@ -336,7 +331,6 @@ class RogueShard:
         return path.read_text().strip() if path.exists() else ""
 
     def ask(self, party: str, request: Any) -> Any:
-        """What the shard answers to a client."""
         sign = partial(self.site.kit.identities[party].sign, REQUEST_DOMAIN)
         where = {SHARD: self._address()}
         with closing(GrpcTransport(PLAINTEXT, party, sign, where, PATIENCE)) as transport:

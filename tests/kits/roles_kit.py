@@ -136,7 +136,6 @@ RULE = {"quorum": 3, "minimum": 2, "most": 4}
 
 
 def two_groups(rule: dict[str, Any] = RULE) -> list[dict[str, Any]]:
-    """One of the bias, and one of all else."""
     return [
         {"name": "b", "pattern": "bias", "rule": rule},
         {"name": "w", "pattern": "*", "rule": rule},
@@ -153,7 +152,6 @@ def stated(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def private_plan(privacy: dict[str, Any] = PRIVACY, **changes: Any) -> Plan:
-    """The same with record-level privacy."""
     return make_plan(privacy=privacy, training={"local_steps": STEPS}, **changes)
 
 
@@ -186,7 +184,6 @@ def configure(plan: Plan, /, incarnation: int = 1, **changes: Any) -> orders.Con
 
 
 def block_digest(client: str, group: str, sequence: int, block: int) -> bytes:
-    """The digest of a payload that was never made."""
     return payload_digest(f"{client}/{group}/{sequence}/{block}".encode())
 
 
@@ -263,7 +260,6 @@ def make_receipt(
 def make_cohort(
     clients: tuple[str, ...] = CLIENTS, number: int = 0, version: int = 1, group: str = "all"
 ) -> Cohort:
-    """A cohort of everybody's first update."""
     ids = [SubmissionId(client, group, version) for client in sorted(clients)]
     base = version - 1
     members = tuple(Member(id, 1, base, update=update_name(id, base)) for id in ids)
@@ -354,7 +350,6 @@ class World:
     # --- what is said -------------------------------------------------------------
 
     def give(self, sender: str, event: Any) -> Step:
-        """One event; its orders become due."""
         self.sent.append((sender, event))
         return self._take(self.coordinator.handle(self.now, sender, event))
 
@@ -447,7 +442,6 @@ class World:
             most -= 1
 
     def at(self, now: float) -> Step:
-        """What follows from the time alone."""
         self.now = now
         return self.give(COORDINATOR, Tick())
 
@@ -464,7 +458,6 @@ class World:
             self.pump(1)
 
     def status(self) -> requests.Status:
-        """What anybody who looks is told."""
         (seen,) = answers(self.give("c0", requests.AskStatus()))
         assert isinstance(seen, requests.Status)
         return seen
@@ -493,7 +486,6 @@ def _is_update(due: Due) -> bool:
 
 
 def outstanding(due: list[Due]) -> Counter[Any]:
-    """Who was told what, whatever the incarnation."""
     plain = [
         dataclasses.replace(d.order, incarnation=0) if hasattr(d.order, "incarnation") else d.order
         for d in due

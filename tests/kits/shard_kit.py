@@ -97,7 +97,6 @@ class Desk:
     # --- orders, answered by rote -------------------------------------------------
 
     def founded(self) -> Desk:
-        """Version 0 is committed."""
         self.order(configure(self.plan))
         self.put_all((FOUND_ID,), purpose=FOUNDING)
         self.order(self.found())
@@ -129,7 +128,6 @@ class Desk:
         return self.give(WORKER, Done(SumCohort(cohort, ()), SumsMade(cohort, SUMS), report))
 
     def version(self, number: int, keep: int) -> None:
-        """A whole version by rote, committed."""
         cohort = make_cohort(number=number - 1, version=number)
         self.holding(cohort)
         for block in OWN if self.plan.section.cipher.name == "bfv" else ():
@@ -161,7 +159,6 @@ def calls(step: Step) -> list[Any]:
 
 
 def shelved(shard: Shard) -> dict[str, Any]:
-    """All that a shard knows."""
     return dict(vars(shard.state))
 
 

@@ -70,7 +70,6 @@ class Stage:
             self.simulation.start(name)
 
     def play(self, until: Callable[[], bool] | None = None) -> None:
-        """To the end, or until something is so."""
         self.simulation.run(until)
 
     def halt(self) -> float:
@@ -82,7 +81,6 @@ class Stage:
         return self.simulation.loop.now()
 
     def records(self, name: str) -> list[Any]:
-        """What a party has journalled."""
         return [record for _, record in self._journals[name].replay()]
 
     @cached_property

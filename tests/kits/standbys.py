@@ -15,7 +15,6 @@ AGAIN = 1.0
 
 
 def followed(folder: Path, cipher: str = "rlwe", **changes: Any) -> Simulation:
-    """A federation whose coordinator has a standby."""
     conditions = Conditions(standby=True, delay=lambda sender, to, message: 0.01)
     return small_federation(small_plan(cipher, **changes), folder, conditions)
 
@@ -30,12 +29,10 @@ def follows(simulation: Simulation) -> bool:
 
 
 def reach(simulation: Simulation, version: int) -> None:
-    """Plays until this version is made, and the standby follows."""
     simulation.run(lambda: follows(simulation) and simulation.versions() == {"all": version})
 
 
 def lose(simulation: Simulation, place: str) -> None:
-    """A machine is gone, and its disk with it."""
     simulation.kill(place)
     simulation.lose(place)
 

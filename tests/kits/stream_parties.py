@@ -41,7 +41,6 @@ def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Pl
 
 
 def begun(rule: dict[str, Any], **changes: Any) -> StreamWorld:
-    """c0 to c4 are asked to train from version 0."""
     world = StreamWorld(stream_plan(rule, **changes))
     world.found()
     assert world.ready() == list(MANY[:5])
@@ -50,8 +49,6 @@ def begun(rule: dict[str, Any], **changes: Any) -> StreamWorld:
 
 @dataclass
 class Sender:
-    """A client by rote."""
-
     here: bool = False
     version: int = -1
     invite: orders.Invite | None = None
@@ -104,7 +101,6 @@ class StreamWorld(World):
         self.give(name, WatchLost())
 
     def leave(self, name: str) -> None:
-        """It is gone for longer than its lease."""
         self.crash(name)
         self.wait(self.plan.section.lease + 1.0)
 
@@ -140,7 +136,6 @@ class StreamWorld(World):
     # --- what the world does ------------------------------------------------------
 
     def deliver(self, due: Due, again: bool = False) -> None:
-        """One message arrives; it may come again."""
         if not again:
             self.due.remove(due)
         receipt = getattr(due.reply, "receipt", None)
@@ -158,7 +153,6 @@ class StreamWorld(World):
             self._arrived(receipt)
 
     def replace(self, due: Due, reply: Any) -> None:
-        """A server says something else."""
         self.due[self.due.index(due)] = dataclasses.replace(due, reply=reply)
 
     def wait(self, seconds: float) -> None:
@@ -190,7 +184,6 @@ class StreamWorld(World):
         return again
 
     def found(self) -> None:
-        """Version 0 is there, and the stream has begun."""
         self.join(MANY[0])
         while self.group().phase is Phase.FOUNDING:
             self.deliver(self.due[0])
@@ -199,7 +192,6 @@ class StreamWorld(World):
         assert self.group().takes_updates
 
     def drain(self) -> None:
-        """All that is on its way arrives."""
         while self.due:
             self.deliver(self.due[0])
 

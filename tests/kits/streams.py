@@ -16,7 +16,6 @@ ASYNC = {"name": "async"}
 
 
 def stream_plan(cipher: str, rule: dict[str, Any], **changes: Any) -> Plan:
-    """The small plan under another rule."""
     return small_plan(cipher, rule, capacity=40, **changes)
 
 
@@ -38,5 +37,4 @@ def stream(
     conditions: Conditions | None = None,
     cost: Callable[[str, object], float] = seconds,
 ) -> Simulation:
-    """So many walkers, each at its own speed."""
     return small_federation(plan, folder, conditions, clients=clients, cost=cost)

@@ -12,11 +12,9 @@ DEVICE = torch.empty(0, device=os.environ.get("SECUREPS_TEST_DEVICE", "cpu")).de
 
 
 def there(array: NDArray[Any]) -> Tensor:
-    """A copy of an array on the device."""
     return torch.from_numpy(array.copy()).to(DEVICE)
 
 
 def back(tensor: Tensor) -> NDArray[Any]:
-    """A tensor of the device on the host."""
     assert tensor.device == DEVICE
     return tensor.cpu().numpy()

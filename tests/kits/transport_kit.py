@@ -187,8 +187,6 @@ def authenticate(party: str, signed: bytes, signature: bytes) -> None:
 
 
 class Grpc:
-    """gRPC on loopback."""
-
     def __init__(self) -> None:
         self.servers: dict[str, CoordinatorServer | ShardServer] = {}
         self.ports: dict[str, int] = {}

@@ -8,7 +8,6 @@ from secureps.messages.encoding import field_types
 
 
 def unset(kind: type) -> Any:
-    """A message of this class that says nothing."""
     return kind(**{name: _empty(hint) for name, hint in field_types(kind).items()})
 
 

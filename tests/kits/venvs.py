@@ -72,7 +72,6 @@ def _records() -> dict[str, list[File]]:
 
 
 def site_of(folder: Path) -> Path:
-    """Where an environment has its packages."""
     bases = {"base": str(folder), "platbase": str(folder)}
     return Path(sysconfig.get_path("purelib", "venv", bases))
 

@@ -67,5 +67,4 @@ def _all_bare(value: Any) -> Any:
 
 
 def secret(value: Any) -> Any:
-    """An array, or a number of numpy's, as a secret."""
     return np.asarray(value).view(Watched)

@@ -140,7 +140,6 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
 
 
 def changed(kind: type, **fields: Any) -> tuple[type, dict[str, Any]]:
-    """Returns a record's plain form with these fields changed."""
     return kind, to_plain(unset(kind)) | fields
 
 

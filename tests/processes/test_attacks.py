@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import P, combination, key_sum, lagrange, parse_vector, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, NotReady, Refused
@@ -317,37 +315,6 @@ def test_a_holder_that_is_replaced_in_between_does_not_open_a_second_cohort(tmp_
         opens(run, later, run.site.key(order, {n: run.share(n, order) for n in (new, *stay)}))
 
 
-@both
-def test_disguises_of_a_second_cohort_change_nothing(run: RogueRun) -> None:
-    sent = run.fresh()
-    order, name = run.opening(sent), run.names[0]
-    number, again = order.cohort.number, run.again(sent)
-    share = run.share(name, order)
-    for restarted in (False, True):
-        if restarted:
-            run.restart(name)
-        reason = run.refusal(name, run.site.opening(sent[1:], number=number))
-        assert reason.endswith(f"is bound to cohort {number} for ever")
-        reason = run.refusal(name, run.site.opening((*again[:1], *sent[1:]), number=number))
-        assert reason.endswith(f"is bound to cohort {number} for ever")
-        reason = run.refusal(name, run.opening(again[1:]))
-        assert reason.startswith(f"client-01 stands in cohort {number}, which was opened with")
-        assert run.share(name, order) == share, "the same again is the same"
-
-
-@both
-def test_of_two_cohorts_that_come_at_once_each_holder_answers_one(run: RogueRun) -> None:
-    """The same submissions, or new ones of the same clients; threads may overtake one another."""
-    for retrained, reverse in itertools.product((False, True), (False, True)):
-        sent = run.fresh()
-        smaller = (run.again(sent) if retrained else sent)[1:]
-        cohorts = [run.opening(sent), run.opening(smaller)][:: -1 if reverse else 1]
-        for name in run.names:
-            said = run.ask(name, *cohorts)
-            (refused,) = (each for each in said if isinstance(each, requests.OpenRefused))
-            assert re.match(r"client-01.* (is bound to|stands in|comes after)", refused.reason)
-
-
 # --- what each holder refuses by itself -------------------------------------------
 
 
@@ -356,69 +323,6 @@ def signed(by: RogueRun, each: Sent, author: str, **changes: object) -> Sent:
     receipt = dataclasses.replace(each.receipt, **changes)  # type: ignore[arg-type]
     signature = by.identities[author].sign(*signing_bytes(receipt))
     return dataclasses.replace(each, receipt=dataclasses.replace(receipt, signature=signature))
-
-
-def too_few(run: RogueRun) -> orders.Open:
-    return run.opening(run.fresh(MINIMUM - 1))
-
-
-def another_signs(run: RogueRun) -> orders.Open:
-    first, *others = run.fresh()
-    return run.opening((signed(run, first, "client-09"), *others))
-
-
-def nobody_signs(run: RogueRun) -> orders.Open:
-    first, *others = run.fresh()
-    receipt = dataclasses.replace(first.receipt, signature=bytes(64))
-    return run.opening((dataclasses.replace(first, receipt=receipt), *others))
-
-
-def altered_after_signing(run: RogueRun) -> orders.Open:
-    first, second, *others = run.fresh()
-    receipt = dataclasses.replace(first.receipt, root=second.receipt.root)
-    return run.opening((dataclasses.replace(first, receipt=receipt), second, *others))
-
-
-def off_the_roster(run: RogueRun) -> orders.Open:
-    """Sealed and signed as by a client, whom the CA does not know."""
-    run.identities["mallory"] = Identity.generate()
-    first, *others = run.fresh()
-    receipt = first.receipt
-    sybil = run.site.send("mallory", receipt.id.sequence, receipt.version)
-    return run.opening((sybil, *others))
-
-
-def of_another_run(run: RogueRun) -> orders.Open:
-    first, *others = run.fresh()
-    return run.opening((signed(run, first, "client-00", run=bytes(32)), *others))
-
-
-WRONG_SIGNATURE = "a signature in secureps-receipt is wrong"
-REFUSED: dict[str, tuple[Callable[[RogueRun], orders.Open], str]] = {
-    "too few": (too_few, "a cohort of 4 clients, and 5 or more are opened"),
-    "another signs": (another_signs, WRONG_SIGNATURE),
-    "nobody signs": (nobody_signs, WRONG_SIGNATURE),
-    "altered after signing": (altered_after_signing, WRONG_SIGNATURE),
-    "off the roster": (off_the_roster, "nobody named 'mallory' is on the roster"),
-    "of another run": (
-        of_another_run,
-        r"client-00/all/\d+: its receipt is not for an update of this run",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("run", ["three_of_four"], indirect=True)
-def test_every_holder_refuses_by_itself_and_says_why(run: RogueRun, case: str) -> None:
-    """And goes on with the next cohort that is in order."""
-    ask, reason = REFUSED[case]
-    order, sent = ask(run), run.fresh()
-    for name in run.names:
-        assert re.fullmatch(reason, run.refusal(name, order))
-    order = run.opening(sent)
-    shares = {name: run.share(name, order) for name in run.names[: threshold(run)]}
-    found = run.site.opened(sent, [1] * len(sent), run.site.key(order, shares))
-    assert (found == sum_of(sent)).all()
 
 
 # --- an honest shard --------------------------------------------------------------

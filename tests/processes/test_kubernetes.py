@@ -122,7 +122,6 @@ def reached_by_tcp(stage: Stage) -> set[tuple[str, str, int]]:
 
 
 def inside(pod: Running, source: str, *words: str) -> subprocess.Popen[str]:
-    """A program in a pod's network namespace."""
     return subprocess.Popen(
         ["ip", "netns", "exec", pod.space, sys.executable, "-ISc", source, *words],
         stdin=subprocess.PIPE,

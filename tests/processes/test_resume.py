@@ -168,7 +168,6 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
 
 
 def killed(config: Path) -> None:
-    """SIGKILL to the server of this configuration."""
     for process in psutil.process_iter(["cmdline"]):
         words = " ".join(process.info["cmdline"] or []).split()  # a fork's is one text
         if "serve" in words and str(config) in words:

@@ -84,7 +84,6 @@ class Thief(HostilePeer):
         return machine.federation
 
     def stolen(self) -> Receipt:
-        """One of the victim's."""
         return self.around.until(
             lambda: next((r for r in tuple(self.known.groups["all"].receipts.values())), None)
         )
@@ -146,8 +145,6 @@ def asks(kind: Any = GetBlock, **changes: Any) -> Attack:
 
 
 def puts_at(offset: int, of: slice = FROM) -> Attack:
-    """A block from a byte on, and so much of it."""
-
     def put(thief: Thief) -> Any:
         message = thief.block(sequence=9)
         cut = dataclasses.replace(message, offset=offset)
@@ -157,8 +154,6 @@ def puts_at(offset: int, of: slice = FROM) -> Attack:
 
 
 def reads_from(offset: int) -> Attack:
-    """A block of the model from a byte on."""
-
     def read(thief: Thief) -> Any:
         ask = GetBlock(thief.run.id, "all", thief.around.version, 0, offset)
         return thief.say(framing.GET, ask)

@@ -69,11 +69,9 @@ class Check:
         self._state = self._replayed()
 
     def complaints(self) -> list[str]:
-        """All of them, in words."""
         return list(dict.fromkeys(self._found()))
 
     def ended(self) -> str:
-        """How the run ended, in one line."""
         return self.played.stood or self._state.finished or "no end"
 
     def happened(self) -> dict[str, int]:

@@ -82,7 +82,6 @@ class Container:
             self._held = -1
 
     def wait(self) -> Outcome:
-        """What came of it."""
         try:
             out, err = self._process.communicate(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:

@@ -49,7 +49,6 @@ class Operator:
             self._acts.put(Act(DEEDS[fault.kind].value, fault.who, "chaos"))
 
     def end(self) -> None:
-        """Nothing is said any more."""
         self._over = True
 
     def _speak(self) -> None:

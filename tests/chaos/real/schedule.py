@@ -99,7 +99,6 @@ def setting_of(seed: int) -> Setting:
 
 
 def parties_of(setting: Setting) -> tuple[str, ...]:
-    """Everybody who takes part."""
     holders = holder_names(HOLDERS if setting.cipher == "rlwe" else 0)
     return (COORDINATOR, *shard_names(SHARDS), *holders, *client_names(CLIENTS))
 

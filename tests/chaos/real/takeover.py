@@ -52,12 +52,10 @@ class Known:
 
 
 def taken_over(machines: Machines) -> bool:
-    """Whether a standby has ever taken over."""
     return any(known.reigns.ruler for known in _both(machines))
 
 
 def has_version(machines: Machines) -> bool:
-    """Whether version 0 is made."""
     return any(known.made for known in _both(machines))
 
 
@@ -74,7 +72,6 @@ def stopped_while_followed(machines: Machines) -> bool:
 
 
 def _both(machines: Machines) -> tuple[Known, Known]:
-    """What the coordinator's journal says, and what its standby's."""
     return _known(machines.folder / COORDINATOR), _known(machines.folder / STANDBY)
 
 
