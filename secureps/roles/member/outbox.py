@@ -436,7 +436,7 @@ class Desk:
         if invite is None or invite.version > newest:
             return None
         if not 0 <= invite.step <= self.plan.bounds(group).ahead:
-            return None  # no rule of this plan asks for it
+            return None  # no rule of this plan invites a client to this step
         if self.plan.bounds(group).rounds:
             if invite.version != newest:
                 return None
