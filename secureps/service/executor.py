@@ -850,8 +850,9 @@ class Executor:
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
-                # A new subscription would be refused again; with a second process of this kit, the
-                # two would take the stream from each other in turns.
+                # After a refusal, tell the machine instead of subscribing again, because the next
+                # subscription would be refused too. Two processes with one kit would otherwise take
+                # the stream from each other endlessly.
                 if isinstance(error, ClientError | KitError):
                     self.later(lambda: self._post(_Event(COORDINATOR, Failed(subscription, error))))
                     return
