@@ -173,7 +173,7 @@ def _find_needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     for server in status.servers:
         spare = server.name == STANDBY or (server.role == "holder" and enough)
         if server.role == "shard" and placed and server.name not in placed:
-            continue  # it holds nothing, or has left
+            continue  # no block is placed on this shard, so the run does not need it
         if (not server.live and not spare) or server.trouble:
             yield server
 
