@@ -485,7 +485,7 @@ def do_act(tx: Transaction, act: Act) -> None:
     known, out = tx.federation, tx.federation.isolated
     if act.reason.startswith(BY_ITSELF):  # an audit would take the act for the coordinator's own
         raise Malformed(
-            f'a reason that begins with "{BY_ITSELF}" marks what the coordinator does by itself '
+            f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, for what it does '
             "because of the load: word yours another way"
         )
     if known.finished:
