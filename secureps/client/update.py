@@ -43,7 +43,7 @@ from secureps.roles.member.tasks import Aim, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.spool import Spool
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # device_update imports torch, which many clients lack
     from secureps.client.device_update import DeviceVector
 
 Integers = NDArray[np.integer[Any]]

@@ -655,7 +655,7 @@ class Waves:
             newest = next(reversed(node.asked), "")
             challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
             if challenge is None:
-                continue  # it was delivered twice
+                continue  # Flower delivered this reply twice
             # Only the newest message counts: an earlier one was given up, and a late reply to it
             # does not end the wait.
             is_newest = reply.metadata.reply_to_message_id == newest

@@ -279,7 +279,7 @@ class Coordinator(Seat):
         reign.demand_ruling(tx, sender, event)
         gave_up = sender in tx.federation.moving.removed or tx.is_spare(sender)
         if isinstance(event, OF_BLOCKS) and gave_up:
-            return requests.Noted()  # it held blocks when it sent this
+            return requests.Noted()  # the shard still held blocks when it sent this
         self._demand_own(tx, sender, event)
         match event:
             case requests.Register():

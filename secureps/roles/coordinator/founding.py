@@ -196,7 +196,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
             tx.write(ShardLocated(address, unsafe))
     else:
         tx.sessions.holders.add(party)
-    if party not in tx.sessions.watchers:  # it reports its troubles again once it watches
+    if party not in tx.sessions.watchers:  # once subscribed, a party reports its troubles again
         tx.sessions.trouble(party, "")
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):

@@ -291,7 +291,7 @@ class Outbox:
         """
         receipt, id = sealed.receipt, sealed.receipt.id
         if not submitted:
-            yield Missing.of_outbox(id.client, id)  # it may have been accepted before
+            yield Missing.of_outbox(id.client, id)  # the coordinator may have accepted the receipt
         known = isinstance(error, Conflict) and not submitted  # the next sequence is tried
         # Without rounds, the coordinator does not ask for another update unless it is told.
         if not known and receipt.purpose != FOUNDING and not plan.bounds(id.group).rounds:

@@ -99,9 +99,8 @@ def up(order: Order, console: Console) -> Path:
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    with open_spawner(
-        plan, script, order.processes
-    ) as spawns:  # it imports while the run is founded
+    # the spawner imports the heavy packages while the run is founded
+    with open_spawner(plan, script, order.processes) as spawns:
         founding = run_server_app(plan, script, settings, federation.clients, seed)
         # compile now, because it takes seconds that would count towards the run's deadlines
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
