@@ -267,7 +267,7 @@ LIMITS = {
         Oversized,
         "a request of 524289 bytes; at most 524288",
     ),
-    "a holder's key": Limit(200_000, cipher_key, Malformed, "a cipher key of this length"),
+    "a holder's key": Limit(200_000, cipher_key, Malformed, "cipher key cannot have 200001 bytes"),
     "a file of a kit": Limit(32 << 20, kit_file, KitError, "more than 33554432 bytes"),
     "a passphrase": Limit(
         1024, lambda n, _: Passphrase(b"x" * n), ConfigError, "1 to 1024 bytes, this one 1025"

@@ -140,7 +140,7 @@ LEFT_OUT: frozenset[type] = UNTOLD | {
     # the log's first line, and its dates
     records.RunPinned,
     records.Dated,
-    # internals of one party: no party takes part, opens or spends by them
+    # internals of one party: these records admit no party, open nothing and spend nothing
     records.Incarnated,
     coordinator.StandbyFollows,
     coordinator.ShardLeft,
@@ -153,7 +153,7 @@ LEFT_OUT: frozenset[type] = UNTOLD | {
     member.BudgetCharged,
     member.BudgetLowered,
     member.SentWithoutPrivacy,
-    # parts of other records
+    # never journalled alone: a field of other records
     holder.BaseModel,
 }
 """Every other class of record."""
@@ -463,8 +463,8 @@ def load(data: bytes) -> AuditLog:
                 last = f"line {place}"
                 if ends[-1].entries != len(entries):
                     raise DamagedStore(
-                        f"line {place} ends {ends[-1].entries} entries, and there are "
-                        f"{len(entries)} before it"
+                        f"line {place} counts {ends[-1].entries} entries before it, and there are "
+                        f"{len(entries)}"
                     )
             case _:
                 raise DamagedStore(f"line {place} is no line of an audit log: {kind!r:.40}")
@@ -491,7 +491,8 @@ def _encode(body: dict[str, Json]) -> bytes:
 def _parse(place: int, line: bytes) -> tuple[str, dict[str, Json]]:
     try:
         body = json.loads(line)
-        whole = isinstance(body, dict) and _encode(body) == line  # each line has only one text
+        # refuse any other spelling of the same body
+        whole = isinstance(body, dict) and _encode(body) == line
     except (ValueError, RecursionError):
         whole = False
     if not whole:

@@ -464,7 +464,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     if together.ndim:
         raise _no_mean_error(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
-        return  # these records cannot tell
+        return  # a loss that is not finite for these records proves nothing
     if not bool(torch.isfinite(alone.detach())):
         raise _no_mean_error("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):

@@ -233,7 +233,7 @@ class OutboxSealer:
 
     def _read_sent(self, header: BlockHeader) -> bytes:
         payload = self._outbox.get(header.key)
-        if payload_digest(payload) != header.digest:  # else other integers would get this name
+        if payload_digest(payload) != header.digest:  # other integers may not get this name
             raise DamagedStore(
                 f"block {header.block} of {header.id} in this client's outbox is damaged, and is "
                 "not sealed again: look at the disk, and start the client again"

@@ -500,7 +500,10 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
 
 
 class SessionClosed(BaseException):
-    """Ends a training whose session is closed; `blamed` would blame the script for an Exception."""
+    """Stops the training of a closed session.
+
+    It is not an Exception, because `blamed` would report one as a fault of the script.
+    """
 
 
 class Exchange(Meter):

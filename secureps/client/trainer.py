@@ -80,7 +80,7 @@ class RecordPrivacy:
     records: int | None = None
 
     def expected_batch(self, held: int) -> float:
-        """The mean number of records in a step's batch, for a client that holds `held`."""
+        """Returns the mean number of records in a step's batch of a client that holds `held`."""
         return self.sample_rate * (held if self.records is None else self.records)
 
 
@@ -486,7 +486,7 @@ def _plain(value: object) -> Any:
     item = getattr(value, "item", None)
     try:
         return item() if callable(item) else value
-    except (TypeError, ValueError, RuntimeError):  # it has several
+    except (TypeError, ValueError, RuntimeError):  # an array of several values
         return value
 
 

@@ -158,6 +158,6 @@ class MovingRange:
 
     def check(self, scale: float | None) -> float:
         """Returns a scale that another party computed; Malformed if it is out of bounds."""
-        if scale is None or not LEAST <= scale <= 1:  # NaN is within no bounds
+        if scale is None or not LEAST <= scale <= 1:  # also refuses NaN
             raise Malformed(f"a range's scale of {scale}: it is kept between {LEAST:g} and 1")
         return scale

@@ -332,7 +332,7 @@ def _tag(section: type[Section]) -> str:
 
 
 def toml_value(text: str) -> bool | int | float | str:
-    """Parses `text` as a TOML number or boolean; anything else stays text."""
+    """Parses `text` as a TOML boolean, number or string; returns any other text unchanged."""
     try:
         values = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -86,7 +86,8 @@ class _Ring:
         self._version = (header.version_major, header.version_minor)
         data, key = self.context.first_parms_id(), self.context.key_parms_id()
         ids = struct.pack("<4Q", *data), struct.pack("<4Q", *key)
-        polynomials = struct.Struct("<?QQQdQ")  # is_ntt, size, N, primes, scale, correction
+        # the fields that SEAL writes: is_ntt, size, N, primes, scale, correction factor
+        polynomials = struct.Struct("<?QQQdQ")
         self.ciphertext = (
             ids[0] + polynomials.pack(False, 2, DEGREE, 1, 1.0, 1) + self._array(2 * DEGREE)
         )

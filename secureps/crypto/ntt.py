@@ -55,6 +55,7 @@ class Tables(NamedTuple):
 
 
 def companion(w: int, prime: int) -> int:
+    """Computes floor(w 2^32 / p), with which w x mod p needs no division (Shoup)."""
     return (w << 32) // prime
 
 
@@ -68,7 +69,7 @@ def root_of_unity(degree: int, prime: int) -> int:
 
 
 def pair_constants(ws: list[int], prime: int) -> U32:
-    """Constants and their companions: uint32 (2, n)."""
+    """Returns n constants and their Shoup companions: uint32 (2, n)."""
     return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
 
 

@@ -78,11 +78,14 @@ class Certificate:
         check_party(self.name, self.role)
         check_identity_key(self.public_key)
         if len(self.signature) not in (0, SIGNATURE_BYTES):
-            raise Malformed(f"{self.name}: a signature of the wrong length")
+            raise Malformed(f"{self.name}: a signature has the wrong length")
         if len(self.cipher_key_digest) not in (
             (0, DIGEST_BYTES) if self.role == "holder" else (0,)
         ):
-            raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")
+            raise Malformed(
+                f"{self.name}: a {self.role}'s cipher key digest cannot have "
+                f"{len(self.cipher_key_digest)} bytes"
+            )
 
     @cached_property
     def identity(self) -> PublicIdentity:
@@ -130,12 +133,12 @@ class Epoch:
     def __post_init__(self) -> None:
         check_identity_key(self.issuer)
         if any(len(d) != DIGEST_BYTES for d in self.earlier):
-            raise Malformed("an epoch of the roster with a digest of the wrong length")
+            raise Malformed("the roster's epoch has a digest of the wrong length")
         if not 0 <= self.expires < _LAST_SECOND:
-            raise Malformed(f"an epoch of the roster ends at no second {self.expires}")
+            raise Malformed(f"the roster's epoch cannot expire at Unix second {self.expires}")
         for each in self.enrolled:
             if not (0 <= each.epoch <= self.number and 0 <= each.at < _LAST_SECOND):
-                raise Malformed("a party is on the roster since an epoch that is still to come")
+                raise Malformed("the roster enrols a party at a later epoch or an impossible time")
 
     @property
     def number(self) -> int:
@@ -215,7 +218,7 @@ class Roster:
         return line.index(digest) if digest in line else None
 
     def enrolment(self, name: str) -> Enrolment:
-        """Returns since when a party has been on it; UnknownParty if it is not."""
+        """Returns when a party joined the roster; UnknownParty if the party is not on it."""
         self.find(name)
         return self._enrolled.get(name, Enrolment(0, 0))
 
@@ -424,10 +427,12 @@ class KeyRequest:
             or len(self.old_proof) not in (0, SIGNATURE_BYTES)
             or len(self.signature) not in (0, SIGNATURE_BYTES)
         ):
-            raise Malformed(f"{self.name}: a signature of the wrong length")
+            raise Malformed(f"{self.name}: a signature has the wrong length")
         check_public_key(self.tls_key)
         if len(self.cipher_key) > (MAX_CIPHER_KEY_BYTES if self.role == "holder" else 0):
-            raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")
+            raise Malformed(
+                f"{self.name}: a {self.role}'s cipher key cannot have {len(self.cipher_key)} bytes"
+            )
 
     @property
     def identity(self) -> PublicIdentity:

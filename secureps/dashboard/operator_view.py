@@ -68,7 +68,7 @@ def operator_view(facts: Facts, names: bool) -> Json:
     `whole`, else of those since the dashboard began.
     """
     seen, course, plan, report = facts.seen, facts.course, facts.plan, facts.report
-    if not names and seen.silent:  # these words may name a client
+    if not names and seen.silent:  # this text may name a client
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     members = status.members if status is not None else ()
@@ -173,7 +173,7 @@ def _find_needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     for server in status.servers:
         spare = server.name == STANDBY or (server.role == "holder" and enough)
         if server.role == "shard" and placed and server.name not in placed:
-            continue  # it holds nothing, or has left
+            continue  # no block is placed on this shard, so the run does not need it
         if (not server.live and not spare) or server.trouble:
             yield server
 

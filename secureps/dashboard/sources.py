@@ -369,7 +369,8 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
             return None
         folded = rows.read()
         holders = [each.name for each in load_public(kit).roster.holders()]
-        # after the journal, because the ledger is written before it
+        # The client writes its ledger first and its journal next: read in reverse, so that the
+        # ledger has every charge of which the journal tells.
         return folded.view(read_ledger(ledger, budget), holders)
 
     return FileSource(

@@ -47,7 +47,13 @@ Said = Mapping[str, str | int]
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """Our part of one message: the marker's settings, the batch, and payloads by digest."""
+    """What secureps puts in one Flower message.
+
+    Args:
+        said: the settings in the record named MARKER.
+        batch: the signed batch of protocol messages.
+        payloads: by digest.
+    """
 
     said: Said
     batch: bytes = b""

@@ -652,7 +652,7 @@ class Waves:
             newest = next(reversed(node.asked), "")
             challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
             if challenge is None:
-                continue  # it was delivered twice
+                continue  # Flower delivered this reply twice
             # Only the newest message counts: an earlier one was given up, and a late reply to it
             # does not end the wait.
             is_newest = reply.metadata.reply_to_message_id == newest
@@ -697,7 +697,7 @@ class Waves:
         others = [o.id for o in self._nodes.values() if o.name == batch.sender and o is not node]
         if [id for id in others if id in self._here]:
             raise Malformed(f"answers as {batch.sender}, as another node does: a kit is for one")
-        for id in others:  # its SuperNode came back as another node
+        for id in others:  # this party's SuperNode came back under a new node id
             del self._nodes[id]
         node.name = batch.sender
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))

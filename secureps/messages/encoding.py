@@ -249,7 +249,9 @@ def _apply_new_names(plain: Any, former: Mapping[str, str]) -> Any:
     """Applies new names of fields, because ledgers, audit logs and checkpoints outlive names."""
     if not isinstance(plain, dict) or not former.keys() & plain.keys():
         return plain
-    if plain.keys() & set(former.values()):  # it has both names: one value would be lost
+    # If a field has both its old and its new name, renaming would lose one of the two values: leave
+    # the record as it is, so that its reader refuses it.
+    if plain.keys() & set(former.values()):
         return plain
     return {former.get(name, name): each for name, each in plain.items()}
 
@@ -316,7 +318,7 @@ def _read_float(plain: Any, where: Where) -> float:
         number = float(plain)
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):  # JSON has no text for it
+    if not math.isfinite(number):  # JSON has no NaN or infinity
         raise _build_error(where, "expected a finite number")
     return number
 

@@ -587,7 +587,7 @@ class AskBlock:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The block is durable in the spool; or, if `have` is given, so many bytes have arrived."""
+    """The block is durable in the spool; or, if `have` is given, that many bytes have arrived."""
 
     digest: bytes
     have: int | None = None

@@ -40,7 +40,7 @@ def demand_address(address: str, what: str = "server") -> None:
 
 
 def is_on_loopback(address: str) -> bool:
-    """Tells whether all of these addresses are on loopback, so that no network is between."""
+    """Tells whether all of these addresses are on loopback: traffic stays on this machine."""
     return all(each.rpartition(":")[0] in LOOPBACK for each in split_addresses(address))
 
 

@@ -1,4 +1,4 @@
-"""A shard's records; a block's header means that its payload is in the spool."""
+"""A shard's journal records. A BlockHeader says that the block's payload is in the spool."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ class OpenedForgotten:
 ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
     Commit | Discarded | OpenedForgotten | RosterFollowed
 )
-"""A shard's records; an order to commit is one as it is."""
+"""Every type of record in a shard's journal. A Commit is the coordinator's order, unchanged."""

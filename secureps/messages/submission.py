@@ -74,7 +74,7 @@ class BlockHeader:
 
 @dataclass(frozen=True)  # no slots, because the texts of its fields are cached on it
 class Receipt:
-    """All that the coordinator knows of a submission, which is no payload.
+    """All that the coordinator knows of a submission: everything but the payload.
 
     Key holders get it without blocks and correction (`shorten`).
 

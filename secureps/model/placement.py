@@ -163,7 +163,7 @@ def _take_share(
             if found is not None:
                 break
         else:
-            return  # it has a copy of every block
+            return  # the node has a copy of every block
         group, block = found
         each = kept[group][block]
         kept[group][block] = tuple(node if other == giver else other for other in each)

@@ -1,4 +1,4 @@
-"""How much a client's update counts: by which public number, up to which bound, how precisely.
+"""The weight of a client's update: which public number it is, its bound, and its precision.
 
 The number stands in the client's signed receipt. Before an update is rounded it is scaled by the
 client's share, which is the number divided by a bound. The bound is the plan's, because all clients

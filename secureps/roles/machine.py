@@ -274,13 +274,13 @@ class Machine(Protocol):
         """Returns what to do first after a start, when the journal has been folded."""
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles one event: a request, an order, an answer, the end of a work, or a tick."""
+        """Handles one event: a request, an order, an answer, finished work, or a tick of time."""
 
     def inspect(self, sender: str, message: Request) -> bool:
         """Checks a request before its payload is received; False if the payload is held already."""
 
     def report_trouble(self, reason: str) -> Sequence[Effect]:
-        """Reports a fault outside the machine; with an empty reason, that the fault is over."""
+        """Reports a fault outside the machine; an empty reason says that the fault is gone."""
 
     def wake(self) -> float | None:
         """Returns when to send the next `Tick`; None for never."""

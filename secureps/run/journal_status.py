@@ -50,7 +50,7 @@ def _read_journal(journal: Path, roster: Roster) -> tuple[Status, int, int] | No
         machine.unfold(fold)
     for row in rows:
         if isinstance(row.record, Dated | RefusedRequests):
-            continue  # the machine did not decide these
+            continue  # added by the journal, not by the machine
         try:
             machine.apply(row.at, row.record)
         except InternalError:

@@ -181,7 +181,7 @@ def issue(
     hold: Hold = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a party's keys in KIT itself, for parties that are all on this machine.
+    """Make a party's keys and put them in KIT, if all parties run on this machine.
 
     The issuer sees these private keys. --passphrase-fd is the CA's.
     """

@@ -165,10 +165,10 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
 
 
 def _refuse_role(role: str, serving: Serving) -> None:
-    """Refuses a kit for another host, and a name that has another role on the roster."""
+    """Refuses a kit for runs inside Flower, and a name that has another role on the roster."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     roster = serving.kit.roster
-    if wanted != "holder":  # key holders are the same processes for every host
+    if wanted != "holder":  # key holders serve runs inside Flower and outside alike
         demand_host(roster, serving.path("kit"), NATIVE)
     for certificate in roster.certificates:
         if certificate.name == name and certificate.role != wanted:

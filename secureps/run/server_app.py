@@ -62,7 +62,7 @@ class Founding:
 def share_settings(
     plan: Plan, script: Path, settings: Mapping[str, Setting], clients: int
 ) -> dict[str, Setting]:
-    """The settings that all makers of a script's trainers get, without a partition."""
+    """Returns the settings that a script's `make` gets for any client, without `partition`."""
     own: dict[str, Setting] = {**settings, "partitions": clients}
     initial = plan.section.initial
     return own if initial is None or not is_flower_app(script) else {**own, "initial": initial}

@@ -74,7 +74,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings for a variant; None means as in its plan. `rule` is an index into its rules."""
+    """Settings to try with a variant of the plan; None leaves what the variant's plan says.
+
+    Args:
+        rule: index into the variant's `rules`.
+    """
 
     variant: str
     rule: int | None = None

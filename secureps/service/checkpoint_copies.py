@@ -139,7 +139,7 @@ class CheckpointCopies(Meter):
                 try:
                     missing = self._copy(directory)
                 except (ConfigError, DamagedStore) as error:  # no retry mends it
-                    if (directory / self._own).is_file():  # else it was pruned meanwhile
+                    if (directory / self._own).is_file():  # unless it was pruned meanwhile
                         self._refused[directory.name] = str(error)
                     continue
                 if missing:

@@ -165,7 +165,7 @@ class Calls:
                 self.begin(dataclasses.replace(call, to=rest[0], others=rest[1:]))
 
     def _try(self, each: _Unanswered) -> None:
-        if each not in self._unanswered:  # it was called off
+        if each not in self._unanswered:  # the request was called off
             return
         if each.call.attach is None:
             self._dial(each, each.call.message)
@@ -750,7 +750,7 @@ class Executor:
                 self._perform(item, effect)
             if not any(_settles_request(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
-                self._settle(item.answer, Malformed(text))  # else the sender would wait for ever
+                self._settle(item.answer, Malformed(text))  # the sender must not wait for ever
 
     def _retry_commit(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False
@@ -867,8 +867,9 @@ class Executor:
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
-                # A new subscription would be refused again; with a second process of this kit, the
-                # two would take the stream from each other in turns.
+                # After a refusal, tell the machine instead of subscribing again, because the next
+                # subscription would be refused too. Two processes with one kit would otherwise take
+                # the stream from each other endlessly.
                 if isinstance(error, ClientError | KitError):
                     self.later(lambda: self._post(_Event(COORDINATOR, Failed(subscription, error))))
                     return

@@ -133,7 +133,7 @@ class Lead(Executor):
         except Conflict:
             rows = ()
             mark = Mark(-1, b"")
-        except Refused:  # these rows are archived
+        except Refused:  # the rows after this mark are archived
             self._standby, self._heard, self._has = message.standby, now, mark.seq
             self._answer_part(message, answer)
             return

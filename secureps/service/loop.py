@@ -167,7 +167,10 @@ class VirtualLoop(_OneThread):
 
 
 class WaveLoop(_OneThread):
-    """The loop of a party that lives for one wave: real time in which waits are skipped."""
+    """The loop of a party whose process lives for one wave (one batch and its answer).
+
+    Time is real, but the loop jumps over waits instead of sleeping, up to PATIENCE seconds in all.
+    """
 
     def __init__(self, begin: float = 0.0) -> None:
         super().__init__()

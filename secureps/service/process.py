@@ -370,7 +370,7 @@ def _run(
             else:
                 executor.halted.result()
         except Exception as error:
-            if limit := name_limit(error):  # without threads, closing may never end
+            if limit := name_limit(error):  # closing may need a thread, and hang for want of one
                 tell(party.name, "Limit", limit, logging.ERROR)
                 shutdown.end_within(LAST_RESORT)
             raise
@@ -476,7 +476,7 @@ class _Watch(ABC):
 
 
 class KitWatch(_Watch):
-    """Tells a machine the date, and the kit's roster when that has changed."""
+    """Gives a party's state machine the date, and the kit's roster after it has changed."""
 
     LOOK = 5.0
 

@@ -246,7 +246,7 @@ class ServedJournal(WrappedJournal):
         self._height: Height | None = None
         before = () if ledger.fold is None else ledger.fold.records
         rows = (record for _, record in ledger.replay())
-        self._note([*before, *rows])  # the holder may have been killed between the two writes
+        self._note([*before, *rows])  # a kill may have come before the file was written
 
     def append(self, at: float, records: Sequence[Any]) -> None:
         super().append(at, records)

@@ -364,8 +364,8 @@ def replace_holder(
     _, roster = load_roster(directory)
     if request.role != "holder" or request.name == old:
         raise KitError(
-            f"the request is of {request.role} {request.name}: a key holder of another name than "
-            f"{old} takes its place"
+            f"{old} can be replaced only by a key holder with another name: this request is of "
+            f"{request.role} {request.name}"
         )
     if old not in roster.names("holder"):
         raise KitError(f"no key holder named {old} is on the roster of {directory}")

@@ -361,7 +361,8 @@ def load_seed(path: Path) -> SecretSeed:
     try:
         if not path.exists():
             write(path, os.urandom(SEED_BYTES), 0o600)
-        sync(path.parent)  # a killed process may not have synced the file's name
+        # an earlier process may have been killed before it synced the file's name
+        sync(path.parent)
     except OSError as error:
         raise disk_error(path, "write", error) from None
     return read_secret(SecretSeed, path, "")

@@ -55,7 +55,10 @@ class Spool(Protocol):
         """Returns the payload; KeyError if there is none."""
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """Reads a payload like `get`, read-only, into one of these buffers if it was on disk."""
+        """Returns a read-only view of a payload; KeyError if there is none.
+
+        A payload that was on disk is read into a buffer from `buffers`.
+        """
 
     def has(self, key: str) -> bool:
         """True if there is a payload."""

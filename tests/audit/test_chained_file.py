@@ -146,5 +146,5 @@ def test_an_id_that_is_not_the_runs_is_refused() -> None:
 def test_ends_say_how_many_there_are(kept: int) -> None:
     data = dump(b"", BEGIN, [entry(2), entry(3), entry(4)], end(3, 4), ME)
     before = b"".join(lines_of(data)[: 1 + kept])
-    with pytest.raises(DamagedStore, match=f"ends 2 entries, and there are {kept}"):
+    with pytest.raises(DamagedStore, match=f"counts 2 entries before it, and there are {kept}"):
         load(before + dump(before, BEGIN, [], end(2, 3), ME))

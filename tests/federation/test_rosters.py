@@ -313,7 +313,7 @@ def test_the_holder_of_bfv_is_replaced_by_nobody(
     play.start(COMES)
     with pytest.raises(Refused, match="the coordinator's key holders are not those of this kit"):
         play.run()
-    assert "nobody opens any, begin a new run from the last model" in caplog.text
+    assert "nobody can open them, begin a new run from the last model" in caplog.text
     assert play.versions() == {"all": 1}
 
 

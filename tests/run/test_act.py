@@ -270,7 +270,7 @@ def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
 
         monkeypatch.setattr(programs, "bring_shard", bring)
         for name, why in (
-            ("coordinator", "coordinator is no shard's name in any run of up"),
+            ("coordinator", "coordinator names another party in every run of `secureps up`"),
             ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
         ):
             told = typed("shards", "add", name, tmp_path, status=1)

@@ -223,7 +223,7 @@ def _refuse_feedback(section: GroupSection, rounds: bool, versions: int) -> None
     if not rounds:
         raise PlanRefused(
             f'feedback: under rule "{section.rule.name}" a client may send an update before it '
-            'knows what became of the last one, and what to add: take rule "sync"'
+            'knows what became of the last one, and so what to add to it: take rule "sync"'
         )
     if versions == 1:
         raise PlanRefused("feedback: one version is made, and what is kept would never be sent")

@@ -202,7 +202,7 @@ class Coordinator(Seat):
             )
 
     def report_trouble(self, reason: str) -> list[Effect]:
-        """Has the status show a fault of this process, such as a full disk."""
+        """Shows a fault of this process, such as a full disk, in the status."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 
@@ -306,7 +306,7 @@ class Coordinator(Seat):
         reign.demand_ruling(tx, sender, event)
         gave_up = sender in tx.federation.moving.removed or tx.is_spare(sender)
         if isinstance(event, OF_BLOCKS) and gave_up:
-            return requests.Noted()  # it held blocks when it sent this
+            return requests.Noted()  # the shard still held blocks when it sent this
         self._demand_own(tx, sender, event)
         match event:
             case requests.Register():
@@ -503,10 +503,10 @@ def do_act(tx: Transaction, act: Act) -> None:
     what = _deed(act)
     act = Act(what.value, act.party, membership.shorten(act.reason))
     known, out = tx.federation, tx.federation.isolated
-    if act.reason.startswith(BY_ITSELF):  # it would pass for the coordinator's own in an audit
+    if act.reason.startswith(BY_ITSELF):  # an audit would take the act for the coordinator's own
         raise Malformed(
-            f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, of what follows '
-            "from the load: say it another way"
+            f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, for what it does '
+            "because of the load: word yours another way"
         )
     if known.finished:
         raise Refused(f"the run is over: {known.finished}")

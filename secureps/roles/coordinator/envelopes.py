@@ -191,10 +191,10 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
     asked = (m.version for cohort in group.spoilt for m in cohort.members)
     if max(asked, default=-1) < group.version:
         _seal_for_newest(tx, group, newest)
-    elif not group.trails:  # a failed round of a trailing group is skipped
+    elif not group.trails:  # a trailing group (metrics) skips a failed round, and the run goes on
         burnt = f"updates of version {group.version}{tx.plan.of(group.name)}"
         text = f"{_describe_loss(tx, due)}, and they were asked to open {burnt}"
-        termination.give_up(tx, group, f"{text}: nobody opens others of it")
+        termination.give_up(tx, group, f"{text}: nobody opens other updates of this version")
 
 
 def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
@@ -282,9 +282,9 @@ def _demand_few(tx: Transaction, holder: str) -> None:
 
 
 def check_keys(tx: Transaction, receipt: Receipt) -> None:
-    """WrongVersion if too few holders have the keys that a receipt is sealed for.
+    """Raises WrongVersion if too few holders have the keys that a receipt is sealed for.
 
-    If the receipt were journalled and dropped, it would be asked for again without end.
+    If the receipt were journalled and dropped, the coordinator would ask for it again endlessly.
     """
     if _is_stale(tx, receipt):
         raise WrongVersion(f"{receipt.id}, sealed for keys {receipt.keys}: {_stale_text(tx)}")

@@ -151,7 +151,7 @@ LONGEST_ADDRESS = 300
 
 
 def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
-    """Takes a shard or key holder in; NotReady if an operator has to bring a folder back first.
+    """Registers a shard or key holder; NotReady if an operator must restore a state folder first.
 
     A shard that is new on a run's roster, or was drained, registers and holds no blocks.
 
@@ -196,7 +196,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
             tx.write(ShardLocated(address, unsafe))
     else:
         tx.sessions.holders.add(party)
-    if party not in tx.sessions.watchers:  # it reports its troubles again once it watches
+    if party not in tx.sessions.watchers:  # once subscribed, a party reports its troubles again
         tx.sessions.trouble(party, "")
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
@@ -214,7 +214,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
 
 
 def _whole_groups(tx: Transaction, event: Register) -> frozenset[str]:
-    """Returns the groups of which a shard has the newest version, or the one before.
+    """Returns the groups of which the registering shard has the newest version or the one before.
 
     A shard that is further behind takes the version from other shards, and registers again.
     """

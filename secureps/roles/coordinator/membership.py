@@ -188,7 +188,7 @@ def decline(tx: Transaction, message: Decline) -> None:
     now might be a second update from this version, or be sealed for other key holders. A designated
     evaluator declines a version instead of a round.
     """
-    if message.party == tx.plan.evaluator:  # it is invited to no group
+    if message.party == tx.plan.evaluator:  # the evaluator is invited to no group
         trailing.take_decline(tx, message.round, shorten(message.reason))
         return
     group, client = tx.federation.groups.get(message.group), message.party
@@ -197,13 +197,13 @@ def decline(tx: Transaction, message: Decline) -> None:
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:
-        again = not group.rounds and client in group.places  # it sits out already
+        again = not group.rounds and client in group.places  # the client sits out already
         sits_out = not (group.trails or again)
         termination.take_decline(tx, group, client, shorten(message.reason), sits_out)
     elif not group.rounds and group.awaits(client):
         if Base(message.version, message.step) < group.members.training[client]:
             return  # it declines an older request than the current one
-        if message.version < group.version:  # it has not heard of the newest version yet
+        if message.version < group.version:  # the client does not know the newest one yet
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
             termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
@@ -249,7 +249,7 @@ def retire(tx: Transaction, message: Retire) -> None:
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
-        if client not in tx.sessions.refused:  # it refused the plan before it joined
+        if client not in tx.sessions.refused:  # it refused the plan, so it never joined
             tx.sessions.refused.add(client)
             tx.step.effects.append(Say(f"{client} takes no part: {reason}"))
         return

@@ -98,14 +98,14 @@ def check_committee(tx: Transaction, receipt: Receipt) -> None:
 def form_committee(tx: Transaction, settings: PinnedRun) -> None:
     """Has the next versions sealed for the roster's holders, if they are new.
 
-    The holders before them go on while the roster has not as many as the plan, or a key is missing.
+    The earlier holders go on while the roster has fewer holders than the plan, or lacks a key.
     """
     known, roster, pinned = tx.federation.committees, settings.roster, tx.federation.pinned
     shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
     if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
-        text = "the key that all updates are encrypted for is on the roster no more"
+        text = "the key that all updates are encrypted for is no longer on the roster"
         tx.step.effects.append(
-            Say(f"{text}: nobody opens any, begin a new run from the last model")
+            Say(f"{text}: nobody can open them, begin a new run from the last model")
         )
     if not shared or (known and known[-1].committee == roster.committee):
         return

@@ -373,7 +373,7 @@ class Standby(Seat):
                 return Step(effects=[Halt(str(error), type(error))])
             case Answered() | WatchLost() | KitRead():
                 return Step()
-        if sender in self._follower.roster:  # else it is on a newer roster than this standby's
+        if sender in self._follower.roster:  # others may be on a newer roster
             self._demand_permitted(sender, event)
         match event:
             case Register() if sender == COORDINATOR:

@@ -281,7 +281,7 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.members.spent), waits.reason
     asked = _ask(tx, group)
-    if asked.reason and group.phase is Phase.COLLECTING:  # else the version's own reason stands
+    if asked.reason and group.phase is Phase.COLLECTING:  # otherwise keep the version's own reason
         reason = f"{reason or group.reason}; {asked.reason}"
     if group.phase is Phase.COLLECTING and not tx.federation.ending:
         _end_if_too_few(tx, group, chosen.reason if chosen is not None else "")

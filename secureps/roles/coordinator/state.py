@@ -783,7 +783,7 @@ class CoordinatorState:
         raise InternalError(f"checkpoint {number} was never ordered")
 
     def is_unprotected(self, client: str) -> bool:
-        """True if others may know a client's noise, or the noise that shards added for it."""
+        """True if the client or a shard has an unsafe seed, so that others may know its noise."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _receive(self, at: float, receipt: Receipt) -> None:

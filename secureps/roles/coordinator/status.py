@@ -178,7 +178,7 @@ def _join_troubles(*troubles: str | None) -> str:
 
 
 def _describe_other_roster(roster: Roster, known: int | None) -> str:
-    """Says so if a party goes by another roster than the coordinator."""
+    """Describes a party's roster if it is not the coordinator's; empty if it is, or unknown."""
     if known in (None, roster.number):
         return ""
     return f"goes by roster {known}, and the coordinator by {roster.number}"

@@ -61,12 +61,12 @@ class CommitteeHolder(Holder):
         """Handles one event, then announces a new key and erases old ones if it is time."""
         step = super().handle(now, sender, event)
         if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
-            step.tell(self._ledger.known.keys.announced)  # the coordinator may not have heard
+            step.tell(self._ledger.known.keys.announced)  # it may not have reached the coordinator
         if self.is_configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._ledger.known.keys.overdue_below(unix))
-            over = isinstance(event, Finish) and not event.failure  # else the run may go on
-            if over and sender == COORDINATOR:  # all, also one in the making
+            over = isinstance(event, Finish) and not event.failure  # a failed run may be resumed
+            if over and sender == COORDINATOR:  # erase all keys, even one that is being made
                 self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
             due = self._ledger.known.keys.number_to_announce(section, unix)
             if due is not None and not self._announcing:

@@ -138,7 +138,7 @@ class Committees:
         }
 
     def can_seal(self, plan: Plan, group: str, version: int) -> bool:
-        """True if an update of a group from this version can be sealed, by the calendar too."""
+        """True if the key holders' roster, if any, has not expired, so an update can be sealed."""
         if plan.opening is not Opening.COMMITTEE:
             return True
         try:

@@ -420,10 +420,12 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites.open[group] = order
-                self._out.again.pop(group, None)  # the invitation replaces the order
+                # a newer invitation replaces an order to seal an older update again
+                self._out.again.pop(group, None)
             case SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
-                self._invites.open.pop(id.group, None)  # the order replaces the invitation
+                # an order to seal again replaces the group's open invitation
+                self._invites.open.pop(id.group, None)
             case Settled():
                 until = order.version if order.burnt and self._plan.seals_again else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
@@ -799,7 +801,7 @@ class Departure:
     wants: OwnDeed | None = None
 
     def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
-        """Begins to leave (with a halt) or to rest; the coordinator is told later."""
+        """Begins to leave if `halt` is given, otherwise to rest; `tell` informs the coordinator."""
         self.away, self.halt, self.reason, self.until = True, halt, reason, until
         self.told = False
 

@@ -277,7 +277,7 @@ class Outbox:
         """Yields the messages to the coordinator about a refused block or (`submitted`) receipt."""
         receipt, id = sealed.receipt, sealed.receipt.id
         if not submitted:
-            yield Missing.of_outbox(id.client, id)  # it may have been accepted before
+            yield Missing.of_outbox(id.client, id)  # the coordinator may have accepted the receipt
         known = isinstance(error, Conflict) and not submitted  # the next sequence is tried
         # Without rounds, the coordinator does not ask for another update unless it is told.
         if not known and receipt.purpose != FOUNDING and not plan.bounds(id.group).rounds:
@@ -422,7 +422,7 @@ class Desk:
         if invite is None or invite.version > newest:
             return None
         if not 0 <= invite.step <= self.plan.bounds(group).ahead:
-            return None  # no rule of this plan asks for it
+            return None  # no rule of this plan invites a client to this step
         if self.plan.bounds(group).rounds:
             if invite.version != newest:
                 return None

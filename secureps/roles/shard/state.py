@@ -138,7 +138,7 @@ class ShardState:
         ready = before.coming is not None and before.coming.blocks_of(group, self._name) == own
         if moved and made is not None and ready:
             self._groups[group] = ShardGroup.after_move(made)
-        elif moved:  # it holds no blocks now; or lost them, and the coordinator tells it of them
+        elif moved:  # no block is placed here now, or this shard lost the values prepared for it
             self._groups[group] = ShardGroup(epoch=self.pinned.placement.epoch)
         elif made is not None and made.epoch != self.epoch:
             self._groups[group].coming = None

@@ -209,7 +209,7 @@ def _read_site_file(path: Path) -> bytes:
 
 
 def _read_plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
-    """Reads the plan's file, and the file of version 0 if it lies beside the plan."""
+    """Reads the plan's file, and the initial model's file if it lies beside the plan."""
     path, initial = request.plan, request.read.section.initial
     serves = any(kit.role in SERVING for kit in request.kits)
     files = {"plan.toml": path.read_bytes()}

@@ -338,7 +338,7 @@ def _become(asker: socket.socket, files: list[int]) -> str:
     with asker, asker.makefile() as orders:
         asker.send(_NUMBER.pack(os.getpid()))
         line = orders.readline()
-    if not line:  # the asker has ended
+    if not line:  # the process that asked for this fork has ended
         sys.exit(1)
     order = json.loads(line)
     log, *inherited = files

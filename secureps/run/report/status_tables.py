@@ -203,7 +203,7 @@ def state_word(state: str) -> str:
 
 def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[WordTable]:
     if not status.servers and not status.shards:
-        return  # nobody plays the run
+        return  # the status was read from a journal, before any shard had registered
     yield WordTable(
         "servers",
         ("server", "role", "state"),

@@ -1,4 +1,4 @@
-"""Runs a data holders' script to score models, train baselines, and rehearse a plan.
+"""Runs the data holders' script to score models, train baselines, and rehearse a plan.
 
 `Judge` scores models on held-out records; a script that fails there is noted once, and the run
 goes on. `Race` trains baselines: every holder alone, and one party with all data. `rehearse` trains

@@ -572,7 +572,7 @@ class IdleClient(Worker):
         if self._made is None:
             self._made = member, _ = self._make()
             for now, sender, event in self._heard or ():
-                with suppress(SecurepsError):  # it was refused the first time too
+                with suppress(SecurepsError):  # the member refused it the first time too
                     member.resume(now) if event is None else member.handle(now, sender, event)
         return self._made
 

@@ -328,7 +328,9 @@ def demand_shard(root: Path, name: str) -> None:
     """Refuses an invalid name (Malformed), or the name of another party (UnknownParty)."""
     check_name(name)
     if name in RESERVED:
-        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
+        raise UnknownParty(
+            f"{name} names another party in every run of `secureps up`: take another name"
+        )
     roster = load_public(RunFolder(root.resolve()).kit).roster
     if name in roster and (role := roster.find(name).role) != "shard":
         raise UnknownParty(f"{name} is a {role} of this run, and no shard")

@@ -176,7 +176,7 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     process = _await_player(folder.root)
     if process is not None:
         try:
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the process has just ended
                 os.kill(process, signal.SIGTERM)
         except PermissionError:
             text = f"{root}: process {process} plays this run, and is another user's"

@@ -123,11 +123,10 @@ def up(order: Order, console: Console) -> Path:
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    with open_spawner(
-        plan, script, order.processes
-    ) as spawns:  # it imports while the run is founded
+    # the spawner imports the heavy packages while the run is founded
+    with open_spawner(plan, script, order.processes) as spawns:
         founding = run_server_app(plan, script, settings, federation.clients, seed)
-        # compiling takes seconds that no deadline of the run should count
+        # compile now, because it takes seconds that would count towards the run's deadlines
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         folder = make_folder(root, order.plan, plan, cast)
         if founding is not None:
@@ -187,7 +186,7 @@ def resume(
         claim_folder(folder.root),
         _advising_resume(folder, console),
     ):
-        # compiling takes seconds that no deadline of the run should count
+        # compile now, because it takes seconds that would count towards the run's deadlines
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root

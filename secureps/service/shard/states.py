@@ -376,7 +376,10 @@ class States:
                 remove_files(directory, self._part(directory).name)
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | FiledTensor]:
-        """Returns a version's tensors for another file, or their places in its own file."""
+        """Returns a version's tensors to copy into another file.
+
+        They are values in memory, or else their places in the version's own state file.
+        """
         made = self._held.get(self._blocks(group), {}).get(version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):

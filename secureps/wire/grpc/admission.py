@@ -620,7 +620,7 @@ class Upload:
             self._known -= len(piece) - len(news)
             try:
                 self._bytes.add(news)
-            except BaseException:  # without memory: bytes that were not stored are not counted
+            except BaseException:  # such as MemoryError: do not count bytes that were not stored
                 self._intake._release(self.sender, len(news))
                 raise
 
@@ -648,7 +648,8 @@ class Upload:
         except BaseException:
             give()
             raise
-        # Not at the end of the call, because the endpoint may hold the bytes for longer.
+        # Release the sender's bytes when the endpoint has answered. The call may end earlier, while
+        # the endpoint still holds them.
         answer.add_done_callback(give)
         return answer
 

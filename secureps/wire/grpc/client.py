@@ -547,7 +547,7 @@ class GrpcTransport:
                 raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
             here.begin(reply.digest, length, self._buffers)
             if here.have != offset:
-                raise Unreachable(f"{to} has another payload now")
+                raise Unreachable(f"{to} replaced the payload during this download: ask anew")
             progress.note_movement()
             if begin:
                 here.add(begin)

@@ -122,7 +122,7 @@ class Claim:
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
     def envelope(self, data: bytes) -> bytes:
-        """Returns the envelope; Unsigned if it does not have the signed digest."""
+        """Returns the envelope `data`; Unsigned if its digest is not the one that was signed."""
         if payload_digest(data) != self.digest:
             raise Unsigned(f"these are not the bytes that {self.party} signed")
         return data
@@ -439,7 +439,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # Compressed messages are refused unread: 15 KB of gzip may unpack to 16 MB.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # Silent and idle connections are closed.
+    # The server closes a connection that never finishes its handshake or carries no calls.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 60_000),
     # An old connection takes no new calls, so that a revoked party, whose calls are refused, cannot

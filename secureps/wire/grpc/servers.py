@@ -214,7 +214,7 @@ class Server(ABC):
         for reply in replies:
             if isinstance(reply, SecurepsError):
                 self._callers.refusals.note(claim.party, reply)
-        if several:  # each succeeds or fails alone
+        if several:  # one refused message does not fail the others of its bundle
             return framing.bundle(
                 [framing.encode_refusal(r) if isinstance(r, SecurepsError) else r for r in replies]
             )
@@ -225,7 +225,10 @@ class Server(ABC):
     def _ask(
         self, party: str, envelope: bytes, several: bool
     ) -> tuple[Any, Future[Any] | SecurepsError]:
-        """Hands a message to the endpoint; returns it with its answer, or with its error."""
+        """Decodes a message and hands it to the endpoint.
+
+        Returns the message (None if it does not decode), and its future answer or its error.
+        """
         message = None
         try:
             message = decode(envelope)

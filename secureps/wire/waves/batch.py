@@ -395,7 +395,7 @@ class WaveTransport:
                 case Kind.LOST:
                     self._accept_order(stream, _read_refusal(entry))
                 case _:
-                    raise Malformed(f"a server's batch has no {entry.kind.name}")
+                    raise Malformed(f"a server's batch may not contain {entry.kind.name}")
 
     def _accept_answer(self, name: bytes, answer: Any) -> None:
         with self._lock:

@@ -143,7 +143,7 @@ def test_a_name_of_another_party_or_of_none_is_refused(
     with pytest.raises(UnknownParty, match="client-00 is a client of this run, and no shard"):
         demand_shard(folder.root, "client-00")
     for name in ("coordinator", "standby", "observer"):
-        with pytest.raises(UnknownParty, match=f"{name} is no shard's name in any run of up"):
+        with pytest.raises(UnknownParty, match=f"{name} names another party in every run"):
             demand_shard(folder.root, name)
     with pytest.raises(Malformed, match=r"'\.\./b' is no name: 1 to 63 of a-z 0-9"):
         demand_shard(folder.root, "../b")

@@ -26,7 +26,7 @@ def records(holder: int, count: int) -> tuple[ps.Array, ps.Array]:
     """
     centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # the truth to be learned
     rng = np.random.default_rng([2, holder])
-    alike = 100 if holder == POOLED else 0.3  # a small one gives a holder few classes
+    alike = 100 if holder == POOLED else 0.3  # a small value gives a holder few classes
     share = rng.dirichlet(np.full(CLASSES, alike))
     y = rng.choice(CLASSES, count, p=share)
     return (centres[y] + rng.normal(size=(count, FEATURES))).astype(np.float32), y
