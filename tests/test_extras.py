@@ -77,7 +77,7 @@ def test_an_import_that_no_extra_brings_is_told_as_it_is() -> None:
 def test_what_lacks_one_module_says_which_extra_brings_it(
     extra: str, module: str, code: str, tmp_path: Path
 ) -> None:
-    """Somebody has torch without opacus, say; what lacks a whole extra: `test_extras_venvs`."""
+    """Somebody has torch without opacus, say; what lacks a whole extra: `test_installation`."""
     new("net", "torch", tmp_path)
     script = f"""
 import secureps as ps

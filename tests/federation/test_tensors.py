@@ -291,7 +291,7 @@ SERVER = """
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from tests.federation.test_tied import Language
+from tests.federation.test_tensors import Language
 
 app = ServerApp()
 
