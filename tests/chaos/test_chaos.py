@@ -308,7 +308,7 @@ OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@300+3,wiped:client-01@400+6": (3, WHOLE, ""),
     "quits:client-01@500,kill:client-01@520+1": (3, WHOLE, LEFT),
     "stops:client-01@500": (3, WHOLE, "whoever runs this client"),
-    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@545+3": (
+    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@556+3": (
         0,
         WHOLE,
         WHOLE,
