@@ -188,6 +188,8 @@ WELL: tuple[tuple[int, str], ...] = (
     (8, "spoil:client-02@1"),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
+    # a client that was stopped hears that the run failed when it goes on again
+    (0, "quits:client-01@500,pause:client-03@515+15,kill:coordinator@735+3"),
     # shards come and go: with copies of each block, a codec, without rounds, a client away
     (0, "added:shard-2@500,removed:shard-0@700"),
     (0, "removed:shard-0@500,added:shard-0@800"),
@@ -306,7 +308,7 @@ OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@300+3,wiped:client-01@400+6": (3, WHOLE, ""),
     "quits:client-01@500,kill:client-01@520+1": (3, WHOLE, LEFT),
     "stops:client-01@500": (3, WHOLE, "whoever runs this client"),
-    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@545+3": (
+    "quits:client-01@500,quits:client-02@510,stops:client-04@520,kill:coordinator@556+3": (
         0,
         WHOLE,
         WHOLE,

@@ -20,6 +20,7 @@ from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
 from secureps.messages.coordinator_records import Ending, Finished
+from secureps.messages.orders import TO_GO_ON
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import AskRun, AskStatus, Status, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
@@ -67,6 +68,9 @@ MOST_EVENTS = 60_000
 
 PATIENCE = 200.0
 """Virtual seconds after a loss in which a run that can end has ended: no deadline is longer."""
+
+READ = 1.0
+"""Seconds until a client is started again that ended after its run had gone on."""
 
 LEADS = (COORDINATOR, STANDBY)
 
@@ -425,6 +429,21 @@ class World(Simulation):
         elif rosters.outdated(self, name, halted):
             self.down.add(name)
             self.loop.call_later(rosters.BROUGHT, partial(rosters.bring, self, name))
+        elif self._hears_late(name, halted):
+            self.down.add(name)
+            self.loop.call_later(READ, partial(self._start_again, name))
+
+    def _hears_late(self, name: str, halted: Future[Halt]) -> bool:
+        """Whether a client was stopped for so long that the run, of whose failure it hears, goes on
+        again already."""
+        if name not in self.clients or halted.exception() is not None or self._run_failed:
+            return False
+        return halted.result().reason.endswith(TO_GO_ON)
+
+    def _start_again(self, name: str) -> None:
+        """Whoever runs a client has read why it ended."""
+        self.put_out(name)
+        self.start(name)
 
     def _left(self, name: str, executor: Executor) -> None:
         """A shard was removed: its process ends, and with it its connections."""
