@@ -20,7 +20,7 @@ from secureps.scenario.datasets import digits
 from tests.kits.federations import averaged, small_plan
 from tests.kits.privacy_kit import PRIVACY
 
-FEW_VERSIONS = 4
+FEW_VERSIONS = 6
 
 
 def perceptron() -> nn.Module:

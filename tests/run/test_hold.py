@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.client.runner import Joining, run_client
+from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ServeSection
@@ -269,16 +269,6 @@ def test_a_system_without_groups_of_processes_is_told(monkeypatch: pytest.Monkey
     words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
     told = typed("join", "script.py", "--hold", *words, status=78).err
     assert "start the key holder beside this client by itself" in told
-
-
-def test_a_script_that_is_run_by_itself_names_the_command_that_runs_both(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1", "--hold")
-    with pytest.raises(SystemExit) as ended:
-        run_client(lambda _: pytest.fail("it is not run"), words)
-    assert ended.value.code == 78
-    assert f"`secureps join {sys.argv[0]} --hold`, with the same" in capsys.readouterr().err
 
 
 def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:
