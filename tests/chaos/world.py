@@ -221,7 +221,20 @@ class World(Simulation):
         return type(error) if error is not None else halted.result().error
 
     def _ended_well(self) -> bool:
-        return not self.down and self._over()
+        return not self.down and self._over() and self._shards_follow()
+
+    def _shards_follow(self) -> bool:
+        """True once every running shard knows where blocks lie: only then it serves all of them."""
+        pinned = self.coordinator.federation.pinned
+        placed = () if pinned is None else pinned.placement.shards
+        shards = [self.parties[name] for name in placed if name in self.parties]
+        return all(
+            shard.halted.done()
+            or not shard.machine.state.founded
+            or shard.machine.state.pinned.placement == pinned.placement
+            for shard in shards
+            if isinstance(shard.machine, Shard) and pinned is not None
+        )
 
     def _why(self, name: str) -> str:
         halted = self.parties[name].halted
