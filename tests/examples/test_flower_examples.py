@@ -41,9 +41,12 @@ def changed(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", APPS)
-def test_five_lines_make_an_app_private_and_the_page_shows_them(name: str) -> None:
+def test_five_lines_make_an_app_private(name: str) -> None:
     assert changed(name) <= MOST_LINES
-    diff = (EXAMPLES / name / "private.diff").read_text()
+
+
+def test_the_page_of_apps_shows_the_lines_of_one() -> None:
+    diff = (EXAMPLES / "numpy" / "private.diff").read_text()
     assert f"```diff\n{diff}```" in (EXAMPLES / "README.md").read_text()
 
 
