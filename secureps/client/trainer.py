@@ -67,6 +67,9 @@ class RecordPrivacy:
         records: the public number of records that the expected batch follows from; None under
             `adjacency = "zero-out"`, where the true number is public.
 
+    Raises:
+        ConfigError: a number is out of range.
+
     Examples:
         >>> privacy = ps.RecordPrivacy(1.1, 1.0, sample_rate=0.25, delta=1e-5, records=200)
         >>> privacy.expected_batch(held=180)
@@ -78,6 +81,16 @@ class RecordPrivacy:
     sample_rate: float
     delta: float
     records: int | None = None
+
+    def __post_init__(self) -> None:
+        # With other numbers the noise would be none, or less than the accountant believes.
+        noisy = 0 < self.noise_multiplier < math.inf and 0 < self.max_grad_norm < math.inf
+        sampled = 0 < self.sample_rate <= 1 and (self.records is None or self.records >= 1)
+        if not (noisy and sampled and 0 < self.delta < 1):
+            raise ConfigError(
+                "record privacy: noise_multiplier and max_grad_norm must be finite and above 0, "
+                f"sample_rate in (0, 1], delta in (0, 1), records at least 1: got {self}"
+            )
 
     def expected_batch(self, held: int) -> float:
         """Returns the mean number of records in a step's batch of a client that holds `held`."""

@@ -295,7 +295,9 @@ class Segments:
     def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
         self._path, self._base, self._last = path, base, last
         self._upto = START if last == START else last_archived(path, base)
-        self._rows = iter(()) if last == START else _columns_after(path, base, self._upto, last)
+        rows = iter(()) if last == START else _columns_after(path, base, self._upto, last)
+        # A generator ends at a row that cannot be packed, so that no later call skips that row.
+        self._lines = ((Mark(row[0], row[-1]), _pack_row(path, row)) for row in rows)
         self._full: list[tuple[Mark, bytes]] = []
         self._newest = 0
         self._begin()
@@ -316,15 +318,14 @@ class Segments:
         if self._upto == self._last:
             return True
         before, known, self._newest = self._upto, self._newest or newest, newest
-        for columns in itertools.islice(self._rows, max(ROWS_AT_ONCE, 2 * (newest - known))):
-            seq, *_, chain = columns
-            line = _pack_row(self._path, columns).encode()
+        for mark, text in itertools.islice(self._lines, max(ROWS_AT_ONCE, 2 * (newest - known))):
+            line = text.encode()
             if self._size and self._size + len(line) >= SEGMENT:
                 self._end()
             if line:
                 self._packed.append(self._packer.compress(b"\n" + line if self._size else line))
                 self._size += len(line) + 1
-            self._upto = Mark(seq, chain)
+            self._upto = mark
         if self._upto == before:  # an earlier call raised at the next row
             raise DamagedStore(f"{self._path}: row {before.seq + 1} cannot be read")
         if self._upto == self._last:

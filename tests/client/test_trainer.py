@@ -13,13 +13,14 @@ from secureps.client.trainer import (
     EvaluateResult,
     FitConfig,
     FitResult,
+    RecordPrivacy,
     convert_evaluation,
     convert_fit,
     convert_tensors,
     number,
     to_whole_number,
 )
-from secureps.errors import Malformed, WrongShape
+from secureps.errors import ConfigError, Malformed, WrongShape
 
 
 def test_secrets_stay_out_of_repr() -> None:
@@ -28,6 +29,24 @@ def test_secrets_stay_out_of_repr() -> None:
     assert "versions={'all': 3}" in repr(config)
     result = FitResult({"w": np.full(2, 1234.5)}, 7, {}, 3)
     assert "1234.5" not in repr(result)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.nan},
+        {"max_grad_norm": math.inf},
+        {"sample_rate": 1.5},
+        {"delta": 1.0},
+        {"records": 0},
+    ],
+)
+def test_record_privacy_without_protection_is_refused(wrong: dict[str, Any]) -> None:
+    sound = {"noise_multiplier": 1.1, "max_grad_norm": 1.0, "sample_rate": 1.0, "delta": 1e-5}
+    RecordPrivacy(**sound)
+    with pytest.raises(ConfigError, match=f"at least 1: got .*{next(iter(wrong))}="):
+        RecordPrivacy(**{**sound, **wrong})
 
 
 # --- what functions return --------------------------------------------------------

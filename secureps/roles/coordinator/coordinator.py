@@ -110,9 +110,10 @@ OF_BLOCKS = (Held, requests.Missing, requests.Spoilt, requests.Prepared, request
 OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
 
 LOOK_AGAIN = 1.0
-"""Seconds after an event that moves no group, until a status says again what each group waits for.
+"""Seconds from an event that moves no group (`Transaction.quiet`) to the next look at all groups.
 
-Of the key holders' answers about a receipt, one alone lets it into a cohort."""
+Most answers of key holders about a receipt are such events: only the answer that makes enough of
+them lets the receipt into a cohort. A status may say for so long what groups waited for before."""
 
 
 class Coordinator(Seat):
