@@ -43,7 +43,8 @@ def test_secrets_stay_out_of_repr() -> None:
     ],
 )
 def test_record_privacy_without_protection_is_refused(wrong: dict[str, Any]) -> None:
-    sound = {"noise_multiplier": 1.1, "max_grad_norm": 1.0, "sample_rate": 1.0, "delta": 1e-5}
+    sound: dict[str, Any] = {"noise_multiplier": 1.1, "max_grad_norm": 1.0}
+    sound |= {"sample_rate": 1.0, "delta": 1e-5}
     RecordPrivacy(**sound)
     with pytest.raises(ConfigError, match=f"at least 1: got .*{next(iter(wrong))}="):
         RecordPrivacy(**{**sound, **wrong})
