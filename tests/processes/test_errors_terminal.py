@@ -61,7 +61,7 @@ DETAILS = {
     "list": "head.bias is a list",
     "nothing": "it is a NoneType",
     "nan": "tensor 'head.bias'",
-    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:28 in fit)",
+    "raise": "fit raised RuntimeError: disk of patients (faulty_client.py:26 in fit)",
     "loss": "the loss is nan",
 }
 """What the line must say besides."""
