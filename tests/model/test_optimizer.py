@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from secureps.config.plan import OptimizerSection, ScheduleSection
 from secureps.config.sections import Section, parse
 from secureps.errors import ConfigError, PlanRefused
 from secureps.model.optimizer import (
+    OPTIMIZERS,
     Optimizer,
     Values,
     build_optimizer,
@@ -21,7 +22,7 @@ from secureps.model.optimizer import (
     keeping_exact,
 )
 
-NAMES = ["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"]
+NAMES = list(OPTIMIZERS)
 STEPS = 12
 
 
@@ -90,6 +91,10 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
                 v = v + (1 - b2) * d * d
             x = x + lr * m / (math.sqrt(v) + tau)
         assert ours[i] == pytest.approx(x, rel=2e-5, abs=2e-6)
+
+
+def test_a_plan_may_name_every_optimizer_and_no_other() -> None:
+    assert get_args(OptimizerSection.model_fields["name"].annotation) == tuple(OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,8 +24,8 @@ that carried it, so `repeat_orders` says every order that still matters again to
 subscribes anew. Orders are idempotent, and an act that is done already changes nothing.
 
 Guards. `roles.permissions` and `_demand_own` stop a party that speaks for another one.
-`membership.submit` stops receipts that were forged, replayed, or made by another plan. `opening`
-finds key holders that lie about shares, and `recovery` finds clients that spoil cohorts. `reign`
+`membership.submit` stops receipts that were forged, or made for another run or plan; a repeated
+one changes nothing. `opening` finds key holders that lie about shares, and `recovery` finds clients that spoil cohorts. `reign`
 ends a coordinator whose journal is older than what shards obey, so that two never rule at once. A
 corrupt coordinator is stopped elsewhere: shards, holders and clients check what it orders.
 

@@ -1,4 +1,4 @@
-"""A shard's predicted memory follows from the plan; `tests/processes/test_memory.py` measures it."""
+"""A shard's predicted memory follows from the plan; `processes/test_memory.py` measures it."""
 
 from __future__ import annotations
 
