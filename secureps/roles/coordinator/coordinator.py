@@ -25,9 +25,10 @@ subscribes anew. Orders are idempotent, and an act that is done already changes 
 
 Guards. `roles.permissions` and `_demand_own` stop a party that speaks for another one.
 `membership.submit` stops receipts that were forged, or made for another run or plan; a repeated
-one changes nothing. `opening` finds key holders that lie about shares, and `recovery` finds clients that spoil cohorts. `reign`
-ends a coordinator whose journal is older than what shards obey, so that two never rule at once. A
-corrupt coordinator is stopped elsewhere: shards, holders and clients check what it orders.
+one changes nothing. `opening` finds key holders that lie about shares, and `recovery` finds
+clients that spoil cohorts. `reign` ends a coordinator whose journal is older than what shards
+obey, so that two never rule at once. A corrupt coordinator is stopped elsewhere: shards, holders
+and clients check what it orders.
 
 Look first at `group.TRANSITIONS` for what a group can go through, `scheduler` for when it does,
 `commit` for the six steps of a version, and TAKEN_BY for which module takes a request.
