@@ -373,7 +373,10 @@ def load_newest(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
         except DamagedStore as error:
             complaints.append(str(error))
     if not complaints:
-        raise OperatorError(f"{root}: no checkpoint here")
+        raise OperatorError(
+            f"{root}: no checkpoint here: servers write theirs where `checkpoints` of their "
+            "files says"
+        )
     raise DamagedStore(f"{root}: no checkpoint is whole: {'; '.join(complaints)}")
 
 

@@ -225,7 +225,7 @@ def test_any_damage_to_any_file_falls_back_to_the_previous(tmp_path: Path) -> No
 
 def test_none_at_all_differs_from_none_whole(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(OperatorError, match="no checkpoint here") as caught:
+        with pytest.raises(OperatorError, match="no checkpoint here: servers write") as caught:
             load_newest(root)
         assert not isinstance(caught.value, DamagedStore)
     (tmp_path / "000001").mkdir()

@@ -156,7 +156,7 @@ def across_versions(plan: Plan) -> list[str]:
         )
     if len(exact) < len(plan.groups):
         said.append(
-            f"two versions that are almost one model, an ulp apart, tell the difference of their "
+            f"two versions that are one model but for rounding tell the difference of their "
             f"cohorts: an aggregator that publishes them subtracts the sums of {what}, and has "
             "those of whoever is in one of them alone; clients refuse a model that is exactly "
             "equal, and only noise bounds the rest"

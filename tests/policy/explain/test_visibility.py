@@ -127,7 +127,7 @@ def test_every_role_but_a_client_sees_by_how_many_examples_each_counts() -> None
 def test_what_almost_equal_models_tell_is_said_where_no_noise_bounds_it(
     plan: Plan, what: str
 ) -> None:
-    said = [each for each in explain(plan, {"all": 60}).remarks if "an ulp apart" in each]
+    said = [each for each in explain(plan, {"all": 60}).remarks if "but for rounding" in each]
     assert len(said) == bool(what)
     assert not what or f"subtracts the sums of {what}, and has" in said[0]
 
