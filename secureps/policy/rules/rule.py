@@ -31,7 +31,8 @@ class Arrival:
     """A receipt as a rule sees it.
 
     Args:
-        version, step: of the update's base, and which of its client's updates of that base it is.
+        version: of the update's base.
+        step: number of the update among its client's updates of that base.
         at: when it arrived, in seconds of the run's clock.
         magnitude: size that the client declared, 0 (smallest) to 15; None without one.
     """
@@ -185,7 +186,8 @@ class Bounds:
     """Bounds that no cohort of a group exceeds.
 
     Args:
-        minimum, most: members of a cohort.
+        minimum: members of the smallest cohort.
+        most: members of the largest one.
         most_weight: of one member.
         start: live members that a round or first update needs.
         stale: versions that a member's base may be behind the newest.
