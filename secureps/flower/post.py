@@ -47,7 +47,7 @@ Said = Mapping[str, str | int]
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """What secureps puts in one Flower message.
+    """The content that secureps puts in one Flower message.
 
     Args:
         said: the settings in the record named MARKER.

@@ -970,7 +970,7 @@ class CommitteeCost:
 
     @property
     def weakest(self) -> str:
-        """What breaks first if an attacker records everything and later has a quantum computer."""
+        """Says what breaks first if an attacker records all and later has a quantum computer."""
         links = {"the ring": self.core_svp, "ML-KEM-768 in envelopes and TLS": self.envelope}
         first, then = sorted(links, key=lambda name: links[name][1])
         return (

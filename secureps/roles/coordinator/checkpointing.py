@@ -14,9 +14,9 @@ from secureps.roles.machine import Work
 from secureps.wording import named
 
 AHEAD, LEAST_AHEAD = 2, 8
-"""How far a group may be ahead of the newest checkpoint: as many times the plan's
-`checkpoint_every`, and at least so many versions. A restart redoes no more, and outboxes keep no
-more."""
+"""While a shard owes its part of a checkpoint, a group may be ahead of the newest whole one by
+AHEAD times the plan's `checkpoint_every`, or by LEAST_AHEAD versions if that is more. A restart
+redoes no more versions, and outboxes keep no more."""
 
 
 def order(tx: Transaction) -> None:

@@ -86,7 +86,7 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
         before = open_receipts.changes
         if id in open_receipts.receipts:
             tx.write(answer)
-        # Where a client's envelope had a flaw, each further answer may let its submissions in.
+        # If an envelope of a client had a flaw before, all holders examine its submissions first.
         tx.quiet = open_receipts.changes == before and not group.suspicion.flawed
         return
     doubt = _why_disbelieved(tx, group, id, answer.holder)

@@ -1,4 +1,4 @@
-"""What a client insists on, whatever the plan says, and the settings of its machine."""
+"""Terms that a client insists on, whatever the plan says, and the settings of its machine."""
 
 from __future__ import annotations
 
