@@ -27,7 +27,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import Malformed, NotFinite, PlanRefused
+from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused
 
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
@@ -90,6 +90,8 @@ class Grid:
         """
         from secureps.codec import kernels  # numba: import it only where it is used
 
+        if words.shape != x.shape or words.dtype != np.uint32:  # a kernel would read past them
+            raise InternalError(f"{x.size} values are rounded by {words.size} {words.dtype} words")
         steps = np.empty(x.shape, np.int32)
         if not kernels.round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")

@@ -241,6 +241,9 @@ class ClientMechanism:
         Returns:
             z, int64 (d,), of a norm of at most `l2_sensitivity`.
         """
+        # The ledger charges for noise and rounding of exactly this many values.
+        if update.shape != (self.dimension,):
+            raise InternalError(f"an update of {update.size} values, noise for {self.dimension}")
         made = self.calibration
         # The factor 1 - 2^-50 outweighs three roundings of float64, 1 + 2^-53 each: no value is
         # larger than in exact arithmetic, and so the norm is not either.

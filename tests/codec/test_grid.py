@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
-from secureps.errors import NotFinite, PlanRefused
+from secureps.errors import InternalError, NotFinite, PlanRefused
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
@@ -75,6 +76,12 @@ def test_encode_follows_the_formula(
 def test_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(NotFinite):
         Grid(8, 1.0).encode(np.array([0.0, bad]), constant(0, 2))
+
+
+@pytest.mark.parametrize("words", [constant(0, 1), constant(0, 3), np.zeros(2, np.uint64)])
+def test_each_value_is_rounded_by_a_word_of_its_own(words: NDArray[Any]) -> None:
+    with pytest.raises(InternalError, match="2 values are rounded by"):
+        Grid(8, 1.0).encode(np.zeros(2), words)
 
 
 @given(

@@ -187,6 +187,11 @@ def test_scaling_never_lengthens_an_update(clip: float, dimension: int) -> None:
     assert sum(int(z) ** 2 for z in u - mechanism.most) <= mechanism.calibration.limit
 
 
+def test_an_update_has_as_many_values_as_the_ledger_charges_noise_for() -> None:
+    with pytest.raises(InternalError, match="an update of 4 values, noise for 3"):
+        made(dimension=3).round_update(np.zeros(4, np.float32), stream("r").words)
+
+
 def test_rounding_does_not_depend_on_the_noise_nor_on_where_it_is_added() -> None:
     # The same step, once with noise and once without: what is left is the sampler's noise.
     x = update("normal", 20_000, 1.0)
