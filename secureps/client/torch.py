@@ -451,8 +451,9 @@ class TorchTrainer:
             try:
                 yield
             except torch.OutOfMemoryError as error:
+                said = one_line(error, lines=1).partition(" GPU ")[0]  # then whose memory it is
                 raise ScriptFailed(
-                    f"{self._device} has no memory left ({one_line(error, lines=1)}): lower "
+                    f"{self._device} has no memory left ({said}): lower "
                     f"{size}, let fewer clients share it, or take device=cpu"
                 ) from error
             finally:

@@ -16,6 +16,7 @@ from secureps.client import ghost_clipping
 from secureps.client.ghost_clipping import Part, Products, clipped_sum, norms_and_sum
 from secureps.client.private_sum import BatchedGradients, make_records, private_sum, zero_sums
 from secureps.errors import PlanRefused
+from tests.kits.torch_device import DEVICE
 from tests.kits.torch_models import Built
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -197,11 +198,11 @@ def example(
 ) -> tuple[nn.Module, Tensor, Tensor]:
     make, shape = MODELS[kind]
     torch.manual_seed(1)
-    model = make().to(dtype).train()
+    model = make().to(DEVICE, dtype).train()
     x = torch.randn(records, *shape, dtype=dtype)
     if kind in WORDS:
         x = torch.randint(0, 4, (records, *shape))  # few words: some come twice
-    return model, x, torch.randint(0, 3, (records,))
+    return model, x.to(DEVICE), torch.randint(0, 3, (records,)).to(DEVICE)
 
 
 def by_record(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
@@ -220,7 +221,8 @@ def clipped(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    gradients = private_sum(model, functional.cross_entropy, make_records(x, y), bound).gradients
+    made_x, made_y = (each.to(x.device) for each in make_records(x, y))
+    gradients = private_sum(model, functional.cross_entropy, (made_x, made_y), bound).gradients
     assert isinstance(gradients, BatchedGradients)
     sums, (losses, found) = zero_sums(trained.values()), gradients(x, y)
     norms, add = clipped_sum(found, losses, bound)
@@ -288,7 +290,7 @@ def narrow(model: nn.Module) -> nn.Module:
     """The same model, which computes in bfloat16."""
 
     def forward(own: Any, x: Tensor) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             return own.model(x).float()
 
     return Built(forward, model=model)

@@ -42,7 +42,8 @@ def summed(
 ) -> tuple[Tensor, PrivateSum]:
     """The private sum of these records at a bound of 0.5, flat, by a way of passing records."""
     torch.manual_seed(5)
-    found = private_sum(model, loss, make_records(x, y), 0.5)
+    made_x, made_y = (each.to(x.device) for each in make_records(x, y))
+    found = private_sum(model, loss, (made_x, made_y), 0.5)
     if way == "alone":
         found = PrivateSum(SingleGradients(model, loss), 1, 0.5, x.device)
     sums = zero_sums(each for each in model.parameters() if each.requires_grad)
