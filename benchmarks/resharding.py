@@ -1,17 +1,21 @@
-"""What it takes to move blocks while a run trains: a shard comes, and one goes.
+"""What it takes to move blocks while a run trains: a shard comes, one goes, one loses its disk.
 
 Two shards, five clients and the key holders of `rlwe` as processes on loopback, whose training
 costs next to nothing. A third shard takes over its share, and then the first gives up all that it
-holds. "part" is of the copies of blocks that there are; "a version" is the median of those before
+holds. In a run of its own, where two shards hold every block, one is killed and starts without its
+folder. "part" is of the copies of blocks that there are; "a version" is the median of those before
 the move, "the slowest" the longest that had any part of it in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +26,7 @@ from secureps.messages.requests import Move, Status
 from secureps.store.issuing import issue
 
 SHARDS, CLIENTS, BLOCKS = 2, 5, 12
-COMES, GOES = "shard-2", "shard-0"
+COMES, GOES, LOSES = "shard-2", "shard-0", "shard-1"
 BEFORE = 4
 """Versions that are timed before a move."""
 
@@ -79,25 +83,62 @@ class Moving(Large):
             "longer by, s": slowest - usual,
         }
 
+    def lose(self, shard: str) -> Row:
+        """Kills a shard, and starts it without its folder; what that took."""
+        first = self.version
+        self.committed(first + BEFORE + 1)
+        held = self._copies(shard)
+        began, at = self.version, time.monotonic()
+        self.kill(shard)
+        shutil.rmtree(self.folder / shard)
+        self.start(shard)
+        self.wait(lambda: self.version > began + 1 and self._copies(shard) == held, shard)
+        seconds, ended = time.monotonic() - at, self.version
+        usual = statistics.median(self._took(range(first, began + 1)))
+        slowest = max(self._took(range(began, ended + 1)))
+        return {
+            "move": f"lost disk of {shard}",
+            "blocks": f"{held} of {2 * held}",
+            "part": 0.5,
+            "MB": 4 * self.values / 1e6,
+            "seconds": seconds,
+            "versions meanwhile": ended - began,
+            "a version, s": usual,
+            "the slowest, s": slowest,
+            "longer by, s": slowest - usual,
+        }
+
+    def _copies(self, shard: str) -> int:
+        return sum(each.blocks for each in self.here.holdings if each.shard == shard)
+
     def _took(self, versions: range) -> list[float]:
         """Seconds from each of these versions to the next of them."""
         return [b - a for a, b in pairwise([self.committed(version) for version in versions])]
 
 
 def rows(values: int) -> list[Row]:
-    """A shard comes, and another goes."""
+    """A shard comes, another goes, and one loses its disk."""
+    with _moving(values) as parties:
+        parties.come()
+        found = [parties.move(ShardDeed.ADD, COMES), parties.move(ShardDeed.DRAIN, GOES)]
+    with _moving(values, replicas=2) as parties:
+        return [*found, parties.lose(LOSES)]
+
+
+@contextmanager
+def _moving(values: int, replicas: int = 1) -> Iterator[Moving]:
+    """A federation that trains."""
     with (
         tempfile.TemporaryDirectory(prefix="secureps-resharding-") as folder,
         Moving(
             *(Path(folder), "rlwe", values, CLIENTS, 10_000, SHARDS),
+            replicas=replicas,
             block_size=-(-values // BLOCKS) + 8,  # the weight is in the first of them
         ) as parties,
     ):
         parties.start_all()
         parties.committed(1)
-        parties.come()
-        came = parties.move(ShardDeed.ADD, COMES)
-        return [came, parties.move(ShardDeed.DRAIN, GOES)]
+        yield parties
 
 
 def main() -> None:
