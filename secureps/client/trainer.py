@@ -255,8 +255,8 @@ class Trainer(Evaluator, Protocol):
     of that version either. Like metrics, a report leaves the client only as part of a cohort's
     mean, weighted by those records.
 
-    `take_totals(parameters)`: called with the last model after a run whose plan sums a group, so
-    that a trainer gets the last totals.
+    `take_totals(parameters)`: called with the last model after a run, and with it the last totals
+    of a plan that sums a group.
 
     `refuse_settings(settings, privacy)`, with values as in `FitConfig`: raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this
