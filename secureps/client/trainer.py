@@ -132,7 +132,8 @@ class FitConfig:
             differ between submissions. Empty without privacy.
 
     Raises:
-        ConfigError: there is `privacy` and no secret, or only a part of the work.
+        ConfigError: the seed is out of range; or there is `privacy` and no secret, or only a part
+            of the work.
 
     Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
@@ -148,6 +149,8 @@ class FitConfig:
     secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 64:  # torch takes no other
+            raise ConfigError(f"seed: must be from 0 to 2**64 - 1, and is {self.seed}")
         if self.privacy is None:
             return
         if self.work != 1:

@@ -60,7 +60,7 @@ from secureps.messages.member_records import (
     SubmissionSettled,
 )
 from secureps.messages.orders import (
-    TO_GO_ON,
+    COME_BACK,
     Configure,
     Finish,
     GroupVersion,
@@ -451,7 +451,7 @@ class Member:
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
-                halt = Halt(reason + (TO_GO_ON if error else ""), error)
+                halt = Halt(reason + (COME_BACK if error else ""), error)
                 if error is None and self._wants_last():
                     self._end = self._end or (now + self._plan.section.lease, halt)
                 else:

@@ -411,7 +411,10 @@ ENV = dict(os.environ)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
+        (
+            ("clients = 3", "clients = 2"),
+            "waits for 3: .* lower group.rule.start and group.rule.quorum",
+        ),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
