@@ -223,7 +223,7 @@ def _too_large(plan: Plan, group: str, trainers: int) -> str:
     if plan.trails(group) and own is not None and own.rule is not None:
         table, where = "evaluation.rule", ""
     keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
-    return f"{' and '.join(f'{table}.{key}' for key in keys)}{where}"
+    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
 
 
 def assume_service(plan: Plan, clients: int | None = None) -> Service:
