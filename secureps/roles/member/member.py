@@ -562,7 +562,8 @@ class Member:
         elif now >= until:
             text = "the last version could not be pulled from the shards"
             if self._settings.last == "every":
-                halt = Halt(f"{halt.reason}, but {text}: {ONCE_MORE}", Unreachable)
+                then = "start this client again while they run, or ask their operator for an export"
+                halt = Halt(f"{halt.reason}, but {text}: {then}", Unreachable)
             step.effects += [Say(text), halt]
 
     def _begin(self, step: Step, task: Task) -> None:
@@ -798,10 +799,6 @@ class Member:
         step.records.append(record)
         self.apply(0.0, record)
 
-
-ONCE_MORE = (
-    "start this client again while they run, or ask their operator for what secureps export writes"
-)
 
 # --- leaving -----------------------------------------------------------------------
 
