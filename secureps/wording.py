@@ -35,9 +35,12 @@ def suggest(given: object, names: Iterable[str]) -> str:
 
 
 def hint(given: object, names: Iterable[str]) -> str:
-    """Suggests the most similar name: "did you mean adam?"; empty if no name is similar."""
+    """Suggests the most similar name: "did you mean adam?"; empty if no name is similar.
+
+    A far-off hint ("encryption": "federation"?) is worse than the list of names.
+    """
     folded = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(str(given).casefold(), folded, 1)
+    close = difflib.get_close_matches(str(given).casefold(), folded, 1, cutoff=0.7)
     return f"did you mean {folded[close[0]]}?" if close else ""
 
 

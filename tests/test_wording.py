@@ -22,6 +22,10 @@ def test_the_name_that_is_close_comes_first(given: object, hint: str) -> None:
     assert suggest(given, NAMES) == f"{hint}known are sgd, momentum, adam, yogi"
 
 
+def test_a_name_that_is_far_off_is_not_suggested() -> None:
+    assert suggest("encryption", ("federation", "group")) == "known are federation, group"
+
+
 def test_of_many_names_the_nearest_is_told_alone() -> None:
     names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
     assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -90,6 +90,9 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
         rows = read_touched_rows(site.trainer, schema)
     with blamed("examples"):
         count_records(site.trainer)  # a wrong number is refused here, before the first update
+    last: Literal["", "own", "every"] = "own" if hasattr(site.trainer, "take_totals") else ""
+    if site.model is not None:
+        last = "every"
     return MemberSettings(
         site.name,
         kit.roster,
@@ -99,6 +102,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
         site.records,
         initial_digest(site.trainer),
         digests_of(initial),
+        last,
     )
 
 
@@ -176,6 +180,7 @@ class Joining:
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
     site: SitePolicy = NO_POLICY
+    model: Path | None = None
 
     @property
     def effective_terms(self) -> Terms:
@@ -200,6 +205,8 @@ class Joining:
             raise ConfigError(
                 f"records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
             )
+        if self.model is not None and (self.model.is_dir() or not self.model.parent.is_dir()):
+            raise ConfigError(f"--model: {self.model} must be a file in a folder that exists")
 
 
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
@@ -251,6 +258,7 @@ def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]
             joining.threads,
             records,
             BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
+            model=joining.model,
         )
         return make(kit, site, stores, around, terms=terms)
 
@@ -342,6 +350,7 @@ def run(
                 given.insecure,
                 Passphrases(given.passphrase_fd),
                 policy,
+                given.model,
             )
             halt = join(joining, build(joining, settings))
     except Exception as error:
@@ -416,6 +425,12 @@ def _parser() -> argparse.ArgumentParser:
         default="off",
         metavar="auto|off|NODE",
         help="CPUs and memory of one NUMA node: of this one, or chosen by your name (default: off)",
+    )
+    add(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="write the last model there when the run ends, as safetensors",
     )
     add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
     add(

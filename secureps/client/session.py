@@ -165,10 +165,19 @@ class Session:
 
         Read-only arrays, in the shapes and dtypes of the first parameters; zeros before a sum is
         opened, empty before the first pull. After the run they are the last totals, unless this
-        client left early or was still training.
+        client left early.
         """
         pulled = self._exchange.newest
         return {name: pulled[name] for name in sorted(self._summed_names())} if pulled else {}
+
+    @property
+    def model(self) -> Mapping[str, Array]:
+        """The newest model that this client has pulled: read-only tensors by name.
+
+        Empty before the first pull. After the run it is the last version, unless this client left
+        early.
+        """
+        return dict(self._exchange.newest)
 
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.

@@ -10,6 +10,7 @@ generators are restored after each fit; because they are global, fits in one pro
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,17 @@ EVALUATION_BATCH = 1024
 HELD_ON = frozenset({"cuda"})
 
 _GLOBAL_GENERATORS = threading.RLock()
+
+
+log = logging.getLogger("secureps")
+
+
+def name_device(device: torch.device) -> str:
+    """Names a device with its model: "cuda:0 (NVIDIA H200)"; empty for the processor."""
+    if device.type == "cuda":
+        here = torch.cuda.current_device() if device.index is None else device.index
+        return f"cuda:{here} ({torch.cuda.get_device_name(here)})"
+    return "" if device.type == "cpu" else str(device)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -147,6 +159,7 @@ class TorchTrainer:
         self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
         self._device = _find_device(device)
         self._digest: bytes | None = None
+        self._has_told = False
         self._ranks = ranks.Ranks()
         self._touches = {
             name: _demand_ascending(name, rows) for name, rows in (touches or {}).items()
@@ -305,6 +318,12 @@ class TorchTrainer:
         """Ends the processes that follow this one, if there are any."""
         self._ranks.dismiss()
 
+    def _tell_device(self) -> None:
+        """Logs, once, where this process trains, if that is not the processor."""
+        if not self._has_told and (where := name_device(self._device)):
+            log.info("trains on %s", where)
+        self._has_told = True
+
     def _train_model(
         self,
         parameters: Mapping[str, Array],
@@ -313,6 +332,7 @@ class TorchTrainer:
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns trained tensors, with unchanged integers, and the metrics of the training."""
         key, local = order.key, order.local
+        self._tell_device()
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
             kept = {n: each.clone() for n, each in _tensors_of(module).items() if is_whole(each)}

@@ -132,7 +132,8 @@ class FitConfig:
             differ between submissions. Empty without privacy.
 
     Raises:
-        ConfigError: there is `privacy` and no secret, or only a part of the work.
+        ConfigError: the seed is out of range; or there is `privacy` and no secret, or only a part
+            of the work.
 
     Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
@@ -148,6 +149,8 @@ class FitConfig:
     secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 64:  # torch takes no other
+            raise ConfigError(f"seed: must be from 0 to 2**64 - 1, and is {self.seed}")
         if self.privacy is None:
             return
         if self.work != 1:
@@ -255,8 +258,8 @@ class Trainer(Evaluator, Protocol):
     of that version either. Like metrics, a report leaves the client only as part of a cohort's
     mean, weighted by those records.
 
-    `take_totals(parameters)`: called with the last model after a run whose plan sums a group, so
-    that a trainer gets the last totals.
+    `take_totals(parameters)`: called with the last model after a run, and with it the last totals
+    of a plan that sums a group.
 
     `refuse_settings(settings, privacy)`, with values as in `FitConfig`: raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this

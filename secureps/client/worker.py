@@ -88,7 +88,7 @@ from secureps.client.update import (
     load_kept,
 )
 from secureps.crypto.identity import Identity
-from secureps.crypto.sampling import Label, Seed, Stream
+from secureps.crypto.sampling import NO_PRIVACY, Label, Seed, Stream
 from secureps.errors import (
     BudgetSpent,
     ConfigError,
@@ -146,6 +146,7 @@ from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
 from secureps.store.budget import BudgetLedger, MemoryLedger
+from secureps.store.checkpoint import write_state
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
@@ -169,6 +170,8 @@ class Site:
         records: the public number that the client counts by; None for the plan's.
         shared: whether other clients train in this process at the same time, perhaps in the same
             arrays; results are then copied.
+        model: the file to which the last version is written after the run, with local tensors and
+            without frozen ones.
     """
 
     name: str
@@ -181,6 +184,7 @@ class Site:
     records: int | None = None
     ledger: BudgetLedger = dataclasses.field(default_factory=MemoryLedger)
     shared: bool = False
+    model: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,10 +333,7 @@ class ClientWorker(Worker):
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute(aims=()):
-                if hasattr(self._site.trainer, "take_totals"):
-                    totals = self._assemble(task, self._load_staying(task))
-                    with blamed("take_totals", self._site.name):
-                        self._site.trainer.take_totals(totals)
+                self._keep_last(task)
                 return Done(task)
             case Contribute():
                 if unsent := self._find_repeats(task):
@@ -361,6 +362,30 @@ class ClientWorker(Worker):
                 return None
         raise InternalError(f"a client's worker does not know a {type(task).__name__}")
 
+    # --- the last version -----------------------------------------------------------
+
+    def _keep_last(self, task: Contribute) -> None:
+        """Gives the last version to the trainer, and writes it to the data holder's file."""
+        site, run = self._site, self._machine.pinned.run
+        takes = getattr(site.trainer, "take_totals", None)
+        if takes is None and site.model is None:
+            return
+        tensors = self._assemble(task, self._load_staying(task))
+        if site.model is not None:
+            left_out = {spec.name for spec in self._layout().frozen or ()}
+            metadata = {"run": run.id.hex(), **ties_of(site.trainer)}
+            metadata |= {f"version.{at.group}": str(at.version) for at in task.model}
+            if not site.seed.private:
+                metadata["privacy"] = NO_PRIVACY
+            kept = {name: each for name, each in tensors.items() if name not in left_out}
+            write_state(site.model, kept, metadata)
+            made = sorted({at.version for at in task.model})
+            version = str(made[0]) if len(made) == 1 else f"{made[0]} to {made[-1]}"
+            tell(site.name, "ModelWritten", f"the last model, version {version}, is {site.model}")
+        if takes is not None:
+            with blamed("take_totals", site.name):
+                takes(tensors)
+
     # --- founding -----------------------------------------------------------------
 
     def _offer(self, group: str, sequence: int) -> Contributed:
@@ -380,6 +405,8 @@ class ClientWorker(Worker):
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._load_staying(task)
         result, training = self._train(task, staying)
+        if self._machine.is_over:  # nobody waits for this update: charge nothing for it
+            return Contributed((), ())
         if not result.examples and not counts_by_public_number(pinned.plan.section):
             return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained, made = time.perf_counter(), list[Sealed]()

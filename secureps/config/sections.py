@@ -186,7 +186,8 @@ def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Sec
             return f"this key is gone: {gone}"
         told = hint if section in listed else suggest
         listed.add(section)
-        about = told(error["loc"][-1], section.key_names())
+        key = str(error["loc"][-1])
+        about = told(MEANT.get((section.__name__, key.casefold()), key), section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
         return f"unknown value {show_value(given)}; {suggest(given, names)}"
@@ -211,6 +212,12 @@ GONE = {
     ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",
 }
 """Keys that plans and files of 0.2.0 may have, by section, and what to do instead."""
+
+MEANT = {
+    ("PlanSection", name): "cipher"
+    for name in ("encryption", "encrypt", "crypto", "cryptography", "secagg", "security")
+}
+"""Keys by other common names, by section, and what this project calls them."""
 
 FOUND = {"noise_multiplier": "; secureps check PLAN --epsilon 3 finds it, and the budget"}
 """Hints that tell how to find the value of a missing key."""

@@ -274,6 +274,10 @@ class SealAgain:
 TO_GO_ON = "; start the coordinator again to go on"
 """Ends texts about a failed run, in which only a restart opens another round."""
 
+COME_BACK = "; once the coordinator has been started again, start this client again"
+"""Ends what a client says of a failed run. A machine that slept may hear of the failure after that
+restart, and its client ends all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:

@@ -210,8 +210,20 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
         if trainers < start:
             raise ConfigError(
                 f"{path}: federation.clients: {trainers} take part, but a version"
-                f"{plan.of(name)} waits for {start}"
+                f"{plan.of(name)} waits for {start}: raise it, or lower "
+                f"{_too_large(plan, name, trainers)}"
             )
+
+
+def _too_large(plan: Plan, group: str, trainers: int) -> str:
+    """Names the keys of a group's rule that ask for more members than there are."""
+    rule, own = plan.group(group).rule, plan.section.evaluation
+    where = "" if len(plan.section.group) == 1 else f" of group {plan.group(group).name}"
+    table = "group.rule"
+    if plan.trails(group) and own is not None and own.rule is not None:
+        table, where = "evaluation.rule", ""
+    keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
+    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
 
 
 def assume_service(plan: Plan, clients: int | None = None) -> Service:

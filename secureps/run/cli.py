@@ -436,6 +436,12 @@ def join(
         Path | None,
         typer.Option(metavar="FILE", help="What your site allows, whatever the plan says."),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the last model there when the run ends, as safetensors."
+        ),
+    ] = None,
     hold: Annotated[
         bool,
         typer.Option(
@@ -471,6 +477,7 @@ def join(
             ledger=ledger,
             passphrases=own,
             site=NO_POLICY if site is None else read_site(site),
+            model=model,
         )
         if hold and not hasattr(os, "killpg"):
             raise ConfigError(

@@ -29,7 +29,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
-from secureps.messages.orders import TO_GO_ON
+from secureps.messages.orders import COME_BACK
 from secureps.roles.holder.holder import FAILED, OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
@@ -146,7 +146,7 @@ def _watch(
             text = str(both.failed[name]).removeprefix(f"{name} ")
             tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
     if shown.failure and not both.failed:
-        raise TooFew(shown.failure + TO_GO_ON)
+        raise TooFew(shown.failure + COME_BACK)
     return ended
 
 

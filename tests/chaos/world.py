@@ -20,7 +20,7 @@ from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
 from secureps.messages.coordinator_records import Ending, Finished
-from secureps.messages.orders import TO_GO_ON
+from secureps.messages.orders import COME_BACK
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import AskRun, AskStatus, Status, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
@@ -451,7 +451,7 @@ class World(Simulation):
         again already."""
         if name not in self.clients or halted.exception() is not None or self._run_failed:
             return False
-        return halted.result().reason.endswith(TO_GO_ON)
+        return halted.result().reason.endswith(COME_BACK)
 
     def _start_again(self, name: str) -> None:
         """Whoever runs a client has read why it ended."""

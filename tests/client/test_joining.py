@@ -40,7 +40,7 @@ GUARDED = {
     "unsafe_seed",
 }
 """Options by which something is refused, bounded or kept secret; each is held by a test below."""
-FREE = {"server", "kit", "name", "state", "threads", "passphrases"}
+FREE = {"server", "kit", "name", "state", "threads", "passphrases", "model"}
 DIGEST = "ab" * 32
 POLICY = f"""minimum = 6
 threshold = 3

@@ -95,11 +95,14 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     assert session.finished == "all 3 versions are made"
     assert session.outcomes[pushed[0][0]] in ("included", "durable")
     own = federation.model()
+    assert own is not None
+    assert {n: a.tobytes() for n, a in session.model.items()} == {
+        n: a.tobytes() for n, a in own[1].items()
+    }, "the last version, which nobody was asked to train from"
     with DiskFederation(plan(), tmp_path / "other", 3, Bare) as other:
         other.start_last()
         other.until(other.over)
         theirs = other.model()
-    assert own is not None
     assert theirs is not None
     assert {name: array.tobytes() for name, array in own[1].items()} == {
         name: array.tobytes() for name, array in theirs[1].items()

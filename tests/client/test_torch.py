@@ -1,3 +1,4 @@
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -65,6 +66,28 @@ def test_parameters_are_a_function_of_the_seed_and_leave_torch_alone() -> None:
     assert not same(first, trainer().parameters(7 + (1 << 40)))
     first["0.weight"][:] = 0
     assert trainer().parameters(7)["0.weight"].any()
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_a_seed_that_torch_cannot_take_is_refused_by_name(seed: int) -> None:
+    with pytest.raises(ConfigError, match=rf"seed: must be from 0 to 2\*\*64 - 1, and is {seed}"):
+        FitConfig({"all": 0}, seed, {"lr": 0.1, "local_steps": 1, "batch_size": 8})
+    last = FitConfig({"all": 0}, (1 << 64) - 1, CONFIG.settings)
+    assert trainer().fit(trainer().parameters(1), last).steps == 5
+
+
+def test_a_trainer_says_once_where_it_trains_if_that_is_no_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "secureps")
+    own = trainer()
+    own.fit(own.parameters(1), CONFIG)
+    assert caplog.messages == []
+    monkeypatch.setattr(torch_trainer, "name_device", lambda device: "cuda:0 (NVIDIA H200)")
+    own = trainer()
+    for _ in range(2):
+        own.fit(own.parameters(1), CONFIG)
+    assert caplog.messages == ["trains on cuda:0 (NVIDIA H200)"]
 
 
 @pytest.mark.parametrize("config", [CONFIG, PRIVATE], ids=["plain", "private"])

@@ -75,7 +75,8 @@ def worker(plan: Plan, folder: Path, seed: Seed, nonce: int = 0) -> ClientWorker
     run = make_run(plan, nonce=bytes([nonce]) * 32)
     pinned = Pinned.of(records.RunPinned(run, make_placement(plan), ADDRESSES))
     site = Site("c0", Walker(0), IDENTITIES["c0"], seed, {}, folder)
-    return ClientWorker(site, cast(Member, SimpleNamespace(pinned=pinned)), MemorySpool())
+    machine = cast(Member, SimpleNamespace(pinned=pinned, is_over=False))
+    return ClientWorker(site, machine, MemorySpool())
 
 
 @pytest.mark.parametrize("private", [False, True])

@@ -150,7 +150,7 @@ def test_a_client_ends_without_the_last_totals_where_no_shard_has_them(
     with caplog.at_level(logging.INFO, "secureps"):
         simulation.run(lambda: all(each.halted.done() for each in clients))
     assert simulation.loop.now() - began >= plan.section.lease
-    assert "client-00: the last totals could not be pulled from the shards" in caplog.messages
+    assert "client-00: the last version could not be pulled from the shards" in caplog.messages
     assert clients[0].halted.result().reason == "all 3 versions are made"
     assert clients[0].halted.result().error is None
 

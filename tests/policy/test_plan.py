@@ -244,6 +244,8 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             for unit in (PRIVACY, CLIENT)
         ),
         ({"shrads": 2}, r"shrads: unknown key; did you mean shards\? known are name, versions"),
+        ({"encryption": {}}, r"encryption: unknown key; did you mean cipher\? known are name, ver"),
+        ({"Crypto": {}}, r"Crypto: unknown key; did you mean cipher\? known are name, versions"),
         (
             {"group": [{"rule": {"name": "bufered", "buffer": 5}}]},
             "group 1.rule: no such rule, .bufered.; did you mean buffered. known are sync, ssp, "

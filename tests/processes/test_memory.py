@@ -85,7 +85,8 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     site = Site("c0", trainer, IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
     told = KeyCommittee(bytes(32), tuple(keys), tuple(keys.values()))
     committees = SimpleNamespace(due_for_made=lambda group, version: told, keys=AnnouncedKeys())
-    member = cast(Member, SimpleNamespace(pinned=pinned, committees=committees))
+    machine = SimpleNamespace(pinned=pinned, committees=committees, is_over=False)
+    member = cast(Member, machine)
     own = ClientWorker(site, member, DiskSpool(folder / "outbox"))
     trainer.worker = own
     own._buffers.lend(BLOCK)  # it comes back at once

@@ -8,6 +8,7 @@ import pytest
 
 from secureps.errors import MISCONFIGURED, UNFINISHED
 from secureps.messages.member_records import BudgetCharged, UpdateReleased
+from secureps.messages.orders import COME_BACK, TO_GO_ON
 from secureps.messages.requests import Retire, Submit
 from secureps.store.budget import BudgetLedger
 from tests.kits.nursery import prepare
@@ -70,13 +71,12 @@ def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_a
         assert [processes.exit_status(name) for name in others] == [UNFINISHED] * 2
         said = (
             "too few clients are left for version 1 of all: takes part no more: by its own "
-            f"terms: budget ({REFUSES}); "
-            "start the coordinator again to go on"
+            f"terms: budget ({REFUSES})"
         )
         for name in others:
             last = processes.log(name).splitlines()[-1]
-            assert last == f"error: {said} (the members' fault)"
-        assert f"the run failed: {said}" in processes.log("coordinator")
+            assert last == f"error: {said}{COME_BACK} (the members' fault)"
+        assert f"the run failed: {said}{TO_GO_ON}" in processes.log("coordinator")
 
         processes.options = {}
         processes.start(REFUSES)

@@ -44,6 +44,7 @@ from secureps.errors import (
     Malformed,
     SecurepsError,
     TermsRefused,
+    Unreachable,
     from_wire,
 )
 from secureps.messages import orders, requests
@@ -59,7 +60,7 @@ from secureps.messages.member_records import (
     SubmissionSettled,
 )
 from secureps.messages.orders import (
-    TO_GO_ON,
+    COME_BACK,
     Configure,
     Finish,
     GroupVersion,
@@ -303,6 +304,11 @@ class Member:
         return not (asked or evaluates)
 
     @property
+    def is_over(self) -> bool:
+        """True if the run has finished, and only its last version is still to be pulled."""
+        return self._end is not None
+
+    @property
     def is_pinned(self) -> bool:
         return self._pinned is not None
 
@@ -330,7 +336,7 @@ class Member:
         return self._settings.make_join(self._pinned, self._groups)
 
     def wake(self) -> float | None:
-        end = self._end and self._end[0]
+        end = None if self._end is None or self._working else self._end[0]
         times = (self._lease_at, self._gathers_until, self._departure.until, end)
         return min([t for t in times if t is not None], default=None)
 
@@ -388,10 +394,12 @@ class Member:
                     self._leave(step, Halt(reason))
             case OwnAct() if sender == WORKER:
                 self._take_act(step, event)
-            case Done(_, BlockHeader() as header) if sender == WORKER:
-                self._send_early(now, step, header)
             case Done(Contribute(aims=())) if sender == WORKER and self._end is not None:
                 return Step(effects=[self._end[1]])
+            case Contributed() | Done(_, BlockHeader()) if sender == WORKER and self.is_over:
+                self._drop_training(now)
+            case Done(_, BlockHeader() as header) if sender == WORKER:
+                self._send_early(now, step, header)
             case Contributed() if sender == WORKER:
                 self._take_contribution(now, step, event)
             case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
@@ -443,14 +451,22 @@ class Member:
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
-                halt = Halt(reason + (TO_GO_ON if error else ""), error)
-                sums = any(self._plan.is_sum(group) for group in self._groups)
-                if sums and not (error or self._working):
+                halt = Halt(reason + (COME_BACK if error else ""), error)
+                if error is None and self._wants_last():
                     self._end = self._end or (now + self._plan.section.lease, halt)
                 else:
                     step.effects.append(halt)
             case _:
                 raise Malformed(f"a member takes no {type(order).__name__}")
+
+    def _wants_last(self) -> bool:
+        """True if the last version is to be pulled; then has blocks of every group asked for."""
+        last, groups = self._settings.last, self._plan.groups
+        if last == "every" and self._model.published.keys() >= set(groups):
+            self._model.pull_also(groups)
+        sums = any(self._plan.is_sum(group) for group in self._groups)
+        wants = bool(last) or (sums and not self._working)
+        return wants and self._model.published.keys() >= self._model.groups.keys()
 
     def _settle(
         self,
@@ -486,7 +502,7 @@ class Member:
     def _begin_next(self, now: float, step: Step) -> None:
         """Begins the next task that can begin: founding, pulling, sealing or training."""
         if self._end is not None:
-            self._take_totals(now, step, *self._end)
+            self._take_last(now, step, *self._end)
             return
         first, self._first_due, self._gathers_until = self._first_due, None, None
         if self._departure.away:
@@ -527,14 +543,28 @@ class Member:
         self._timing.begin_training(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
 
-    def _take_totals(self, now: float, step: Step, until: float, halt: Halt) -> None:
-        """Pulls the last totals after the run has finished, while its shards still answer."""
+    def _drop_training(self, now: float) -> None:
+        """Sends nothing of a training that ended after the run, which did not wait for it."""
+        assert self._end is not None
+        self._working = False
+        self._end = (now + self._plan.section.lease, self._end[1])
+
+    def _take_last(self, now: float, step: Step, until: float, halt: Halt) -> None:
+        """Pulls the last version after the run has finished, while its shards still answer.
+
+        It is asked for at once, and stored after the training that is under way.
+        """
+        absent = self._model.ask_for_absent(self.pinned, step)
         if self._working:
             return
-        if not self._model.ask_for_absent(self.pinned, step):
+        if not absent:
             self._begin(step, Contribute(*self._model.take(), ()))
         elif now >= until:
-            step.effects += [Say("the last totals could not be pulled from the shards"), halt]
+            text = "the last version could not be pulled from the shards"
+            if self._settings.last == "every":
+                then = "start this client again while they run, or ask their operator for an export"
+                halt = Halt(f"{halt.reason}, but {text}: {then}", Unreachable)
+            step.effects += [Say(text), halt]
 
     def _begin(self, step: Step, task: Task) -> None:
         self._working = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
@@ -59,6 +59,13 @@ class PulledModel:
                 self._unasked[digest] = None
         if known is not None:
             self._supersede(known, order)
+
+    def pull_also(self, groups: Iterable[str]) -> None:
+        """Pulls published groups that the client's records do not touch, too."""
+        others = [group for group in groups if group not in self.groups]
+        self.groups = {**self.groups, **dict.fromkeys(others, False)}
+        for group in others:
+            self.publish(self.published[group])
 
     def _supersede(self, known: Published, order: Published) -> None:
         for block, digest in enumerate(known.blocks):

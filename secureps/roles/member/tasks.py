@@ -54,7 +54,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Contribute(Task):
-    """Trains from a model and seals every aim; without aims, only gives a session the last totals.
+    """Trains from a model and seals every aim; without aims, only keeps the last version.
 
     `model` has the newest pulled versions of the client's groups, and `blocks` the digests of their
     blocks, group after group. `work` is the fraction of the local work to do.

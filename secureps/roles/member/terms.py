@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from secureps.config.site_files import Reveal
 from secureps.crypto.roster import Roster
@@ -312,6 +313,8 @@ class MemberSettings:
         records: the public number of records that it counts by; None for the plan's, or its own.
         initial: digest of the file of version 0 that it was given, or empty.
         values: by tensor, the digest of the initial values; sent for tensors that a plan freezes.
+        last: whose last versions it pulls after the run: of its own groups, of every group, or
+            (empty) of its own groups if one is a sum.
     """
 
     name: str
@@ -322,6 +325,7 @@ class MemberSettings:
     records: int | None = None
     initial: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    last: Literal["", "own", "every"] = ""
 
     def check_own(self, client: str) -> None:
         if client != self.name:

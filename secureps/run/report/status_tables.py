@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
+from secureps.roles.coordinator.status import ENDED, has_ended
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.terminal import fold_versions, move_text, reason_line, table
 from secureps.wording import counted, finite, group_by_reason, named, printable, size
@@ -106,7 +107,7 @@ def record(status: Status) -> dict[str, Any]:
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
-        "servers": [asdict(s) | {"state": _state_text(s)} for s in status.servers],
+        "servers": [asdict(s) | {"state": _state_text(s, status)} for s in status.servers],
         "shards": [
             asdict(s)
             | {"blocks": held.blocks, "bytes": held.bytes}
@@ -207,7 +208,7 @@ def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[W
     yield WordTable(
         "servers",
         ("server", "role", "state"),
-        list(_server_rows(status.servers)),
+        list(_server_rows(status)),
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # for a spare shard, or before there are blocks
@@ -220,18 +221,20 @@ def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[W
         yield WordTable("values and optimizer state in memory", ("shard", "at its newest"), limited)
 
 
-def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
+def _server_rows(status: Status) -> Iterator[tuple[str, str, str]]:
     rows = dict[tuple[str, ...], list[str]]()
-    for each in servers:
+    for each in status.servers:
         alone = () if each.trouble else (each.name,)
         role = ROLES.get(each.role, each.role)
-        rows.setdefault((role, _state_text(each), *alone), []).append(each.name)
+        rows.setdefault((role, _state_text(each, status), *alone), []).append(each.name)
     for (role, state, *_), names in rows.items():
         yield ", ".join(names), role, state
 
 
-def _state_text(server: ServerStatus) -> str:
+def _state_text(server: ServerStatus, status: Status) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
+    if has_ended(server, status):
+        state = ENDED
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
     state += f"; {suspicion.accusation(server.accuses)}" if server.accuses else ""

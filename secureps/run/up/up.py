@@ -209,7 +209,7 @@ def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
-    folder, plan, extras = programs.folder, programs.plan, programs.order.extras
+    folder, extras = programs.folder, programs.order.extras
     before = read_so_far(folder)
 
     def warn(text: str) -> None:
@@ -233,10 +233,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         console.print(part)
     for cut in cuts:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
-    try:
-        draw(metrics.lines, _make_sheet(plan, summary.baselines, programs.unsafe), folder.report)
-    except OSError as error:  # a full disk, which must not end the run
-        warn(f"no curves were drawn: {error}")
+    _draw(programs, metrics, summary.baselines, warn)
     if not summary.failure:
         replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     ends = {
@@ -287,6 +284,8 @@ def _federate(
         if not plan.has_model:  # totals have no quality to compare
             baselines = Baselines({}, None, ())
         elif programs.federation.baselines:
+            # first the federation's own curves: baselines take long, and may be interrupted
+            _draw(programs, metrics, summary.baselines, lambda text: progress.say(text, "yellow"))
             baselines = script.baselines(versions, read_version_0(folder), progress.show_activity)
         notes = [*summary.baselines.notes]
         if lost := sum(summary.updates.values()) - summary.counted:
@@ -378,6 +377,17 @@ def _make_heading(order: Order, plan: Plan, root: Path) -> Heading:
     settings = plan.section.model_dump(mode="json")
     unsafe = order.unsafe_seed is not None
     return Heading(plan.section.name, root.resolve().name, settings, len(plan.groups), unsafe)
+
+
+def _draw(
+    programs: Programs, metrics: Metrics, baselines: Baselines, warn: Callable[[str], None]
+) -> None:
+    """Draws the curves, with lines for the known baselines."""
+    sheet = _make_sheet(programs.plan, baselines, programs.unsafe)
+    try:
+        draw(metrics.lines, sheet, programs.folder.report)
+    except OSError as error:  # a full disk, which must not end the run
+        warn(f"no curves were drawn: {error}")
 
 
 def _make_sheet(plan: Plan, baselines: Baselines, unsafe: bool) -> Sheet:

@@ -12,6 +12,7 @@ from secureps.errors import (
     InternalError,
     Malformed,
     NotReady,
+    TooFew,
     UnknownParty,
     Unreachable,
     WrongRun,
@@ -373,6 +374,13 @@ def test_the_end() -> None:
     assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
         Halt("all 2 versions are made")
     ]
+
+
+def test_a_client_of_a_failed_run_says_when_to_start_it_again() -> None:
+    """Its machine may have slept, and hear of the failure after the coordinator's restart."""
+    (halt,) = Client().joined().order(orders.Finish(1, "too few are left", "TooFew")).effects
+    text = "too few are left; once the coordinator has been started again, start this client again"
+    assert halt == Halt(text, TooFew)
 
 
 # --- evaluations ------------------------------------------------------------------

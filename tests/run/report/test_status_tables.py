@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from secureps.dashboard.observation import presence
 from secureps.messages.evaluation import (
     EvaluationSkipped,
     EvaluationStatus,
@@ -233,6 +234,23 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     lines = rows(told)
     assert ["shard-1", "shard", "away"] in lines
     assert ["holder-0", "key", "holder", "live"] in lines
+
+
+def test_a_key_holder_that_left_after_the_run_has_ended() -> None:
+    """As that of `join --hold` does; a shard is not meant to go, and a failed run needs both."""
+    servers = (
+        ServerStatus("client-00-holder", "holder", True, False),
+        ServerStatus("holder-1", "holder", True, True),
+        ServerStatus("shard-0", "shard", True, False),
+    )
+    over = dataclasses.replace(STATUS, servers=servers, finished="all 3 versions are made")
+    states = ["ended", "live", "away"]
+    assert [each["state"] for each in record(over)["servers"]] == states
+    assert ["client-00-holder", "key", "holder", "ended"] in rows(displayed(over))
+    assert presence(over)["client-00-holder"] == ("holder", "ended")
+    for other in (STATUS, dataclasses.replace(over, failure="TooFew")):
+        going_on = dataclasses.replace(other, servers=servers)
+        assert record(going_on)["servers"][0]["state"] == "away"
 
 
 def test_a_move_of_blocks_is_shown() -> None:

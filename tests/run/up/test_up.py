@@ -411,7 +411,10 @@ ENV = dict(os.environ)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("clients = 3", "clients = 2"), "2 take part, but a version waits for 3"),
+        (
+            ("clients = 3", "clients = 2"),
+            "waits for 3: .* lower group.rule.start, group.rule.quorum",
+        ),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
         (("[federation]", "[federatoin]"), "federatoin"),
@@ -484,6 +487,23 @@ def test_a_disk_that_is_full_loses_no_model(
     typed("resume", out)
     assert (out / "model.safetensors").read_bytes() == model
     assert (out / "report" / "summary.json").exists()
+
+
+def test_who_stops_up_while_it_trains_baselines_has_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plan = tmp_path / "run", write_plan(tmp_path / "plan.toml", script=WALKERS)
+    plan.write_text(UNACCOUNTED.format(cipher="plain", script=WALKERS))
+    supervise_children(monkeypatch)
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("secureps.run.up.up.ScriptProcess.baselines", interrupted)
+    told = typed("up", plan, "--out", out, status=130)
+    assert "stopped; this goes on with it" in told.out
+    assert (out / "report" / "curves.png").stat().st_size > 10_000
+    assert not (out / "report" / "summary.json").exists()
 
 
 def test_a_run_outlives_its_own_output(tmp_path: Path) -> None:
