@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.requests import (
     FAILED,
@@ -53,16 +55,11 @@ def read_so_far(folder: RunFolder) -> Gathered:
     path = folder.report / "sofar.json"
     try:
         record = json.loads(path.read_text())
-        known = record["gathered"]
-        return Gathered(
-            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
-            tuple((g, v, scores) for g, v, scores in known["scores"]),
-            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
-            record["seconds"],
-        )
+        known = {**record["gathered"], "seconds": record["seconds"]}
+        return msgspec.convert(known, Gathered)
     except FileNotFoundError:
         return Gathered()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
