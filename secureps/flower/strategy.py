@@ -39,7 +39,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.flower import post
-from secureps.flower.aggregator import Aggregator, Holders, find_plan, found_run, simulated_kit
+from secureps.flower.aggregator import Aggregator, find_plan, found_run, run_holders, simulated_kit
 from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Status
@@ -265,7 +265,7 @@ class _Rounds(Grid):
         """The newest version's model."""
         self._metrics = np.zeros(0)
         self._servers: Aggregator
-        self._holders: Holders
+        self._restart_dead: Callable[[], None]
         self._waves: Waves
 
     @contextmanager
@@ -283,8 +283,8 @@ class _Rounds(Grid):
         self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
         demand_host(self._servers.kit.roster, kit)
         # Holders start first, because no process may be forked while servers have threads.
-        self._holders = Holders(plan, root, kit, self._servers.address, simulated)
-        with self._holders, self._servers:
+        holders = run_holders(plan, root, kit, self._servers.address, simulated)
+        with holders as self._restart_dead, self._servers:
             self._waves = Waves(self._grid, self._servers, self._make_marker(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
             if self.first > 1:
@@ -347,7 +347,7 @@ class _Rounds(Grid):
         kept = {name: record for name, record in first.items() if name not in models}
 
         def over() -> bool:
-            self._holders.restart_dead()
+            self._restart_dead()
             return self._version(self._servers.status()) >= self._round
 
         self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)
@@ -632,9 +632,9 @@ class Waves:
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
-        parcel = post.Parcel(self._said, seal_batch(batch, self._servers.sign_wave), payloads)
+        sealed = seal_batch(batch, self._servers.sign_wave)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
-        content = RecordDict({**records, **post.pack(parcel, self._arrays)})
+        content = RecordDict({**records, **post.pack(self._said, sealed, payloads, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
 
@@ -682,10 +682,10 @@ class Waves:
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        parcel = post.read_parcel(reply.content, most)
-        if error := parcel.said.get("error"):
+        said, data, _ = post.unpack(reply.content, most)
+        if error := said.get("error"):
             raise NotReady(_shorten(error))
-        batch = open_batch(parcel.batch, most, self._verify)
+        batch = open_batch(data, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
         if batch.run and (ours := self._servers.run) and batch.run != ours:
@@ -702,7 +702,7 @@ class Waves:
         node.name = batch.sender
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
         self._servers.relay.perform_batch(node.name, batch.entries)
-        if ended := parcel.said.get("ended"):
+        if ended := said.get("ended"):
             node.ended = _shorten(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 

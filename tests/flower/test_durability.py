@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import ConfigError, Malformed, Oversized
 from secureps.flower import SecureFedAvg, aggregator, post, simulated_holder
-from secureps.flower.aggregator import Holders, simulated_kit
+from secureps.flower.aggregator import run_holders, simulated_kit
 from secureps.flower.mod import NodeSettings, objection
 from secureps.flower.post import (
     BATCH,
@@ -25,9 +25,8 @@ from secureps.flower.post import (
     MARKER,
     PAYLOADS,
     ModelForm,
-    Parcel,
     pack,
-    read_parcel,
+    unpack,
     wrap_bytes,
 )
 from secureps.policy.plan import load_plan
@@ -71,7 +70,7 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     config: Mapping[str, Any], waits: bool, waited: list[bool]
 ) -> None:
     form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).to_json()
-    content = post.pack(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
+    content = post.pack({**SIMULATES, FORM: form}, b"a batch")
     grid = LocalGrid(make_app(), [dict(config)])
     (reply,) = grid.send_and_receive([Message(content, 10, "train")])
     assert dict(reply.content[post.MARKER]) == {"wave": 1}
@@ -84,10 +83,11 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
 ) -> None:
     supervisor = MagicMock()
+    supervisor.__enter__.return_value = supervisor
     monkeypatch.setattr(aggregator, "Supervisor", lambda logs: supervisor)
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
-    with Holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
+    with run_holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
         pass
     started = [call.args[0] for call in supervisor.start.call_args_list]
     assert [each.name for each in started] == list(holder_names(3))
@@ -294,8 +294,7 @@ MOST = 1000
 
 def test_the_same_payload_is_one_array_for_all() -> None:
     known: dict[bytes, Array] = {}
-    parcel = Parcel({}, b"batch", {DIGEST: b"payload"})
-    one, two = pack(parcel, known), pack(parcel, known)
+    one, two = (pack({}, b"batch", {DIGEST: b"payload"}, known) for _ in range(2))
     name = DIGEST.hex()
     assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
 
@@ -324,7 +323,7 @@ def test_records_that_are_none() -> None:
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):
-            read_parcel(wrong, MOST)
+            unpack(wrong, MOST)
 
 
 def test_lengths_are_looked_at_first() -> None:
@@ -333,4 +332,4 @@ def test_lengths_are_looked_at_first() -> None:
         content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
     ):
         with pytest.raises(Oversized, match="at most 1000"):
-            read_parcel(records, MOST)
+            unpack(records, MOST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from secureps.client.runner import read_settings
 from secureps.client.site_policy import NO_POLICY, read_site
-from secureps.config.sections import read_toml
+from secureps.config.sections import read_toml, toml_value
+from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
@@ -28,8 +30,8 @@ from secureps.run.deploy.kubernetes import (
     refuse_meaningless,
     refuse_unreachable,
 )
-from secureps.run.deploy.parties import LocalPath, PartyKit, find_local_path, party_kits
-from secureps.run.deploy.slurm import Batch, batch_files
+from secureps.run.deploy.parties import PartyKit, fill_options, party_kits
+from secureps.run.deploy.slurm import Batch
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text
 from secureps.wording import named
@@ -123,18 +125,18 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
-    for path in _local_paths(request):
-        if not shared and path.there:
+    for setting, absolute, there, missing in _local_paths(request):
+        if not shared and there:
             yield (
-                f"--set {path.setting} is a path on this machine, whose files no pod has: records "
+                f"--set {setting} is a path on this machine, whose files no pod has: records "
                 "come from a volume (--records)"
             )
-        elif path.there:
-            none = f"; nothing is there for {named(path.missing)}" if path.missing else ""
-            yield f"--set {path.setting} is a path from here: jobs have {path.absolute}{none}"
+        elif there:
+            none = f"; nothing is there for {named(missing)}" if missing else ""
+            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
         elif shared:
             yield (
-                f"--set {path.setting} names nothing here, and jobs begin in another folder: if it "
+                f"--set {setting} names nothing here, and jobs begin in another folder: if it "
                 "is a file, give its whole path"
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
@@ -146,12 +148,27 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
         )
 
 
-def _local_paths(request: Request) -> list[LocalPath]:
+_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
+"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
+
+
+def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Finds settings of clients' script whose value is, or looks like, a relative path.
+
+    Yields KEY=VALUE as given and with the absolute path, and the clients for which the path exists
+    on this machine, and the others.
+    """
     clients = [kit.name for kit in request.kits if kit.role == "client"]
-    if request.script is None or not clients:
-        return []
-    found = (find_local_path(setting, clients) for setting in request.settings)
-    return [each for each in found if each is not None]
+    for setting in () if request.script is None or not clients else request.settings:
+        key, _, text = setting.partition("=")
+        value = toml_value(text)
+        if not isinstance(value, str) or not value or Path(value).is_absolute():
+            continue
+        filled = {name: fill_options([value], name, i)[0] for i, name in enumerate(clients)}
+        there = [name for name, path in filled.items() if os.path.exists(path)]
+        missing = [name for name in clients if name not in there]
+        if there or _PATH.match(value):
+            yield setting, f"{key}={Path(value).absolute()}", there, missing
 
 
 def _largest_shard(explained: Explanation) -> MemoryUse | None:
@@ -167,15 +184,16 @@ def _version_bytes(shard: MemoryUse) -> int:
 def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe runs as another process
     more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
+    needs: dict[Role, int] = dict.fromkeys(("coordinator", "holder"), program + probe + more)
     if shard is None:
-        return Needs(program + probe + more)
+        return needs
     part = _version_bytes(shard) if copies else 0  # one version is read, another is being sent
     # The system caches pages of version files in the rest of the container's limit: without room
     # for them every pull would read the disk.
     left = 0 if shard.limit is None else shard.limit - shard.state
-    memory = shard.memory + min(left, shard.files // FILED) + probe + more + part
-    client = sum(group.client_memory or 0 for group in explained.groups)
-    return Needs(program + probe + more, memory, program + client)
+    needs["shard"] = shard.memory + min(left, shard.files // FILED) + probe + more + part
+    needs["client"] = program + sum(group.client_memory or 0 for group in explained.groups)
+    return needs
 
 
 def _set_storage(cluster: Cluster, explained: Explanation) -> Cluster:
@@ -263,7 +281,7 @@ def slurm_files(
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
-        whole = {each.setting: each.absolute for each in _local_paths(request) if each.there}
+        whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
         settings = tuple(whole.get(setting, setting) for setting in request.settings)
         options = replace(request, settings=settings).options()  # jobs begin in another folder
         options += [] if request.site is None else [f"--site={request.site.resolve()}"]
@@ -271,10 +289,10 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    of = (kits[0].ca_fingerprint, time, more, port, copies, request.holders_terms())
-    batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
-    return batch_files(request.read, request.plan.resolve(), roles, batch, needs, script, options)
+    places = (request.plan.resolve(), roles, out.resolve(), request.kit.resolve())
+    own = (kits[0].ca_fingerprint, time, needs, request.holders_terms(), script, options)
+    return Batch(request.read, *places, *own, more, port, copies).files()
 
 
 _SOMETHING_ELSE = re.compile(

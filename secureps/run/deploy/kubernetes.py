@@ -20,6 +20,7 @@ Standards ("restricted"); Prometheus Operator, monitoring.coreos.com/v1.
 
 from __future__ import annotations
 
+import math
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,48 +84,8 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True)
-class Needs:
-    """The peak memory of parties in bytes, as `secureps check` estimates it; None: unknown."""
-
-    server: int
-    shard: int | None = None
-    client: int | None = None
-
-
-@dataclass(frozen=True)
-class Pod:
-    """The pod of one party.
-
-    Args:
-        name: the party's name in the cluster.
-        config: the files of its configuration.
-        memory: the requested bytes; None: unknown.
-        bounded: the limit is 1.5 times the request, because the need is well known.
-        records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
-        volume: the claim that is mounted at DATA; None: its controller claims `data` for each pod.
-        environment: additional variables.
-        secret: a Secret whose entries become variables too, or None.
-    """
-
-    name: str
-    run: str
-    image: str
-    command: Sequence[str]
-    kit: PartyKit
-    config: Mapping[str, bytes]
-    memory: int | None = None
-    bounded: bool = False
-    probes: Manifest | None = None
-    ports: tuple[tuple[str, int], ...] = ()
-    records: str | None = None
-    volume: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    secret: str | None = None
-
-
-def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
-    return {"metadata": {"labels": dict(labels)}, "spec": {**_pod_spec(pod), **more}}
+Needs = Mapping[Role, int]
+"""The peak memory of a party in bytes by role, as `secureps check` estimates it, where it can."""
 
 
 def manifest(
@@ -154,18 +115,6 @@ def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
     ]
 
 
-def volume_claim(name: str, storage: str, storage_class: str | None) -> Manifest:
-    own: Manifest = {"storageClassName": storage_class} if storage_class is not None else {}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            **own,
-            "resources": {"requests": {"storage": storage}},
-        },
-    }
-
-
 def _folder(files: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
     paths = {path.rpartition("/"): data for path, data in files.items()}
     return {name: data for (of, _, name), data in paths.items() if of == folder}
@@ -183,56 +132,17 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _pod_spec(pod: Pod) -> Manifest:
-    shared = [_mount(folder or "public", path) for folder, path in SHARED.items()]
-    mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False), *shared]
-    records = [] if pod.records is None else [_mount("records", RECORDS)]
-    ports = [{"name": name, "containerPort": number} for name, number in pod.ports]
-    main = _container(pod, pod.kit.role, pod.command, pod.environment)
-    if pod.secret is not None:  # variables of `env` take precedence
-        main["envFrom"] = [{"secretRef": {"name": pod.secret}}]
-    return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "initContainers": [
-            {
-                **_container(pod, "prepare", ["sh", "-c", _prepare(pod)]),
-                "volumeMounts": [*mounts, _mount("keys", KEYS)],
-            }
-        ],
-        "containers": [
-            {
-                **main,
-                **({"ports": ports} if ports else {}),
-                **(pod.probes or {}),
-                "volumeMounts": [*mounts, _mount("config", CONFIG), *records],
-            }
-        ],
-        "volumes": _volumes(pod),
-    }
-
-
 def _container(
-    pod: Pod, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+    name: str,
+    image: str,
+    command: Sequence[str],
+    resources: Manifest,
+    more: Mapping[str, str] | None = None,
 ) -> Manifest:
-    requests: dict[str, str] = {"cpu": "250m"}
-    resources: Manifest = {"requests": requests}
-    if pod.memory is not None:
-        requests["memory"] = _mebibytes(pod.memory)
-        if pod.bounded:
-            resources["limits"] = {"memory": _mebibytes(pod.memory * 3 // 2)}
     environment = {**(more or {}), **ENVIRONMENT}
     return {
         "name": name,
-        "image": pod.image,
+        "image": image,
         "command": list(map(_escape_dollars, command)),
         "env": [
             {"name": key, "value": _escape_dollars(value)} for key, value in environment.items()
@@ -257,34 +167,6 @@ def _mebibytes(count: int) -> str:
 def _mount(name: str, path: str, read_only: bool = True) -> Manifest:
     made: Manifest = {"name": name, "mountPath": path}
     return made | ({"readOnly": True} if read_only else {})
-
-
-def _volumes(pod: Pod) -> list[Manifest]:
-    shared = [folder or "public" for folder in SHARED]
-    maps: list[Manifest] = [
-        {"name": each, "configMap": {"name": f"{pod.name}-{each}"}} for each in (*shared, "config")
-    ]
-    keys: Manifest = {"secretName": f"{pod.name}-keys", "optional": True, "defaultMode": 0o400}
-    claims: list[Manifest] = []
-    if pod.records is not None:
-        own = {"claimName": pod.records, "readOnly": True}
-        claims.append({"name": "records", "persistentVolumeClaim": own})
-    if pod.volume is not None:
-        claims.append({"name": "data", "persistentVolumeClaim": {"claimName": pod.volume}})
-    return [{"name": "tmp", "emptyDir": {}}, {"name": "keys", "secret": keys}, *maps, *claims]
-
-
-def _prepare(pod: Pod) -> str:
-    places = {
-        "data": DATA,
-        "keys": KEYS,
-        "public": PUBLIC,
-        "holders": HOLDERS,
-        "tls": CERTIFICATES,
-        "own": f"{KIT}/private/{pod.kit.name}",
-        "run": pod.run,
-    }
-    return "".join(f"{name}={place}\n" for name, place in places.items()) + _PREPARE
 
 
 TERMINATED = 143
@@ -315,60 +197,17 @@ def probes(file: str) -> Manifest:
 
     `file` is the server's configuration in CONFIG.
     """
-    alive = ["secureps", "health", f"{CONFIG}/{file}", "--alive"]
-    ready = {"exec": {"command": alive[:-1]}}
+    ready = ["secureps", "health", f"{CONFIG}/{file}"]
+
+    def probe(command: list[str], **settings: int) -> Manifest:
+        return {"exec": {"command": command}, **settings}
+
+    alive = [*ready, "--alive"]
     return {
-        "startupProbe": {"exec": {"command": alive}, "periodSeconds": 10, "failureThreshold": 90}
-        | {"timeoutSeconds": 15},
-        "livenessProbe": {"exec": {"command": alive}, "periodSeconds": 60, "failureThreshold": 5}
-        | {"timeoutSeconds": 30},
-        "readinessProbe": ready | {"periodSeconds": 20, "timeoutSeconds": 15},
+        "startupProbe": probe(alive, periodSeconds=10, failureThreshold=90, timeoutSeconds=15),
+        "livenessProbe": probe(alive, periodSeconds=60, failureThreshold=5, timeoutSeconds=30),
+        "readinessProbe": probe(ready, periodSeconds=20, timeoutSeconds=15),
     }
-
-
-def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """Makes a StatefulSet of one pod, which keeps its name and volume."""
-    own = labels(pod.name, pod.kit.role)
-    spec = {
-        "serviceName": pod.name,
-        "replicas": 1,
-        "selector": {"matchLabels": selector(pod.name)},
-        "template": template(pod, own),
-        "volumeClaimTemplates": [volume_claim("data", storage, storage_class)],
-    }
-    return [manifest("apps/v1", "StatefulSet", pod.name, own, spec=spec)]
-
-
-def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """Makes a client's volume claim and its Job, which recreates the pod until the run has ended.
-
-    The Job fails at once if a restart cannot help the client.
-    """
-    own = labels(pod.name, pod.kit.role)
-    own_claim = volume_claim(f"{pod.name}-data", storage, storage_class)
-    volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **own_claim}
-
-    def on(action: str, status: int) -> Manifest:
-        codes = {"containerName": pod.kit.role, "operator": "In", "values": [status]}
-        return {"action": action, "onExitCodes": codes}
-
-    evicted: Manifest = {
-        "action": "Ignore",
-        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-    }
-    rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
-    spec = {
-        "backoffLimit": RETRIES,
-        "podReplacementPolicy": "Failed",  # never two pods on one state folder
-        "podFailurePolicy": {"rules": rules},
-        "template": template(pod, own, restartPolicy="Never"),
-    }
-    return [volume, manifest("batch/v1", "Job", pod.name, own, spec=spec)]
-
-
-def run_until_over(*command: str) -> list[str]:
-    """Wraps a client's command in a shell that exits with TERMINATED after a signal."""
-    return ["sh", "-c", _UNTIL_OVER, "client", *command]
 
 
 def disruption_budget() -> Manifest:
@@ -388,62 +227,6 @@ GRPC, METRICS = 7600, 7700
 _DNS: Manifest = {
     "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
 }
-
-
-def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[Manifest]:
-    """Makes a server's Service, and one for other clusters if it has a name `outside`.
-
-    Pods are found before they are ready, because shards become ready by finding each other.
-    `metrics` adds the port of metrics.
-    """
-    ports = [_service_port("grpc", GRPC), *([_service_port("metrics", METRICS)] if metrics else [])]
-    made = [_service(name, role, {"clusterIP": "None", "ports": ports})]
-    if outside is not None:
-        public = _service(name, role, {"type": "LoadBalancer", "ports": ports[:1]})
-        note = {"external-dns.alpha.kubernetes.io/hostname": outside}
-        metadata = {"name": f"{name}-outside", "labels": labels(name, role), "annotations": note}
-        made.append(public | {"metadata": metadata})
-    return made
-
-
-def policy(
-    name: str,
-    role: Role,
-    scraped_from: str | None,
-    dials: Sequence[str],
-    beside: Sequence[Manifest] = (),
-) -> Manifest:
-    """Makes a NetworkPolicy: who may dial a party's pod, and whom it may dial; the rest is blocked.
-
-    Args:
-        scraped_from: the namespace of Prometheus; None: nobody reads metrics.
-        dials: the only parties of this cluster that it may dial; empty: any server's port.
-        beside: further rules, for destinations that are no parties.
-    """
-    serves = role in ("coordinator", "shard")
-    incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if serves else []
-    if serves and scraped_from is not None:
-        space = {"matchLabels": {"kubernetes.io/metadata.name": scraped_from}}
-        incoming.append({"from": [{"namespaceSelector": space}], "ports": [_tcp_port(METRICS)]})
-    to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
-    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_tcp_port(GRPC)]}
-    asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
-    spec = {
-        "podSelector": {"matchLabels": selector(name)},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": incoming,
-        "egress": [_DNS, *asked] if asked else [],
-    }
-    return manifest("networking.k8s.io/v1", "NetworkPolicy", name, labels(name, role), spec=spec)
-
-
-def _service(name: str, role: Role, more: Manifest) -> Manifest:
-    spec = {"selector": selector(name), "publishNotReadyAddresses": True, **more}
-    return manifest("v1", "Service", name, labels(name, role), spec=spec)
-
-
-def _service_port(name: str, number: int) -> Manifest:
-    return {"name": name, "port": number, "targetPort": name}
 
 
 def _tcp_port(port: int) -> Manifest:
@@ -612,6 +395,13 @@ class Cluster:
         """The HOST:PORT at which a server is dialled from its own cluster."""
         return f"{server}.{self.namespace}.svc:{GRPC}"
 
+    def volume_claim(self, name: str) -> Manifest:
+        own: Manifest = {"accessModes": ["ReadWriteOnce"]}
+        if self.storage_class is not None:
+            own["storageClassName"] = self.storage_class
+        spec = own | {"resources": {"requests": {"storage": self.storage}}}
+        return {"metadata": {"name": name}, "spec": spec}
+
     @property
     def coordinators(self) -> tuple[str, ...]:
         return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
@@ -694,25 +484,169 @@ class _Party:
     monitored: bool
 
     def objects(self) -> list[Manifest]:
+        role = self.kit.role
+        config, command = self._join() if role == "client" else self._serve()
+        return [
+            config_map(f"{self.name}-config", config),
+            *(self._services() if role in SERVING else []),
+            *(self._job(command) if role == "client" else self._stateful_set(command)),
+            self._policy(),
+        ]
+
+    def _services(self) -> list[Manifest]:
+        """Makes a server's Service, and one for other clusters if servers have a domain.
+
+        Pods are found before they are ready, because shards become ready by finding each other.
+        """
+        name, own = self.name, labels(self.name, self.kit.role)
+        numbers = {"grpc": GRPC} | ({"metrics": METRICS} if self.monitored else {})
+        ports = [{"name": each, "port": port, "targetPort": each} for each, port in numbers.items()]
+        spec = {"selector": selector(name), "publishNotReadyAddresses": True}
+        inside = {**spec, "clusterIP": "None", "ports": ports}
+        made = [manifest("v1", "Service", name, own, spec=inside)]
+        if self.cluster.domain:
+            public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
+            host = self.cluster.address(self._place).rpartition(":")[0]
+            note = {"external-dns.alpha.kubernetes.io/hostname": host}
+            metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
+            made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
+        return made
+
+    def _policy(self) -> Manifest:
+        """Makes a NetworkPolicy: who may dial the pod, and whom it may dial; the rest is blocked.
+
+        A shard, and a coordinator with a standby, dial only parties that are named here; others may
+        dial any server's port, and a coordinator alone dials nobody.
+        """
         cluster, role = self.cluster, self.kit.role
-        pod = self._client() if role == "client" else self._server()
-        made = job if role == "client" else stateful_set
-        runs = made(pod, cluster.storage, cluster.storage_class)
-        scraped = cluster.monitoring if self.monitored else None
         dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
         if role == COORDINATOR and cluster.standby:
             dials = [self._other]
-        found: list[Manifest] = []
-        if role in SERVING:
-            outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
-            found = services(self.name, role, self.monitored, outside)
-        beside = [self._store.egress_rule()] if self._store else []
+        incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if role in SERVING else []
+        if role in SERVING and self.monitored:
+            space = {"matchLabels": {"kubernetes.io/metadata.name": cluster.monitoring}}
+            incoming.append({"from": [{"namespaceSelector": space}], "ports": [_tcp_port(METRICS)]})
+        to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
+        parties: Manifest = ({"to": to} if to else {}) | {"ports": [_tcp_port(GRPC)]}
+        asked = [] if role == COORDINATOR and not dials else [parties]
+        asked += [self._store.egress_rule()] if self._store else []
+        spec = {
+            "podSelector": {"matchLabels": selector(self.name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": incoming,
+            "egress": [_DNS, *asked] if asked else [],
+        }
+        own = labels(self.name, role)
+        return manifest("networking.k8s.io/v1", "NetworkPolicy", self.name, own, spec=spec)
+
+    def _stateful_set(self, command: Sequence[str]) -> list[Manifest]:
+        """Makes a StatefulSet of one pod, which keeps its name and volume."""
+        own = labels(self.name, self.kit.role)
+        spec = {
+            "serviceName": self.name,
+            "replicas": 1,
+            "selector": {"matchLabels": selector(self.name)},
+            "template": {"metadata": {"labels": dict(own)}, "spec": self._pod(command)},
+            "volumeClaimTemplates": [self.cluster.volume_claim("data")],
+        }
+        return [manifest("apps/v1", "StatefulSet", self.name, own, spec=spec)]
+
+    def _job(self, command: Sequence[str]) -> list[Manifest]:
+        """Makes a client's volume claim and its Job, which recreates the pod until the run's end.
+
+        The Job fails at once if a restart cannot help the client.
+        """
+        own, claim = (
+            labels(self.name, self.kit.role),
+            self.cluster.volume_claim(f"{self.name}-data"),
+        )
+
+        def on(action: str, status: int) -> Manifest:
+            codes = {"containerName": self.kit.role, "operator": "In", "values": [status]}
+            return {"action": action, "onExitCodes": codes}
+
+        evicted: Manifest = {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        }
+        rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
+        pod = {**self._pod(command), "restartPolicy": "Never"}
+        spec = {
+            "backoffLimit": RETRIES,
+            "podReplacementPolicy": "Failed",  # never two pods on one state folder
+            "podFailurePolicy": {"rules": rules},
+            "template": {"metadata": {"labels": dict(own)}, "spec": pod},
+        }
         return [
-            config_map(f"{self.name}-config", pod.config),
-            *found,
-            *runs,
-            policy(self.name, role, scraped, dials, beside),
+            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim},
+            manifest("batch/v1", "Job", self.name, own, spec=spec),
         ]
+
+    def _pod(self, command: Sequence[str]) -> Manifest:
+        """Makes the pod's specification; only a client claims its own volume and has records."""
+        cluster, role = self.cluster, self.kit.role
+        client, serves = role == "client", role in SERVING
+        image = (cluster.client_image if client else None) or cluster.image
+        store, requests = self._store, {"cpu": "250m"}
+        resources: Manifest = {"requests": requests}
+        if (memory := self.federation.needs.get(role)) is not None:
+            requests["memory"] = _mebibytes(memory)
+            if role == "shard":  # whose need is known well
+                resources["limits"] = {"memory": _mebibytes(memory * 3 // 2)}
+        main = _container(role, image, command, resources, store.environment if store else {})
+        if store is not None:  # variables of `env` take precedence
+            main["envFrom"] = [{"secretRef": {"name": store.secret}}]
+        if serves:
+            ports = [("grpc", GRPC), *([("metrics", METRICS)] if self.monitored else [])]
+            main["ports"] = [{"name": name, "containerPort": number} for name, number in ports]
+        if not client:
+            main |= probes(f"{self.kit.name}.toml")
+        shared = {folder or "public": path for folder, path in SHARED.items()}
+        mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False)]
+        mounts += [_mount(name, path) for name, path in shared.items()]
+        keys: Manifest = {"secretName": f"{self.name}-keys", "optional": True, "defaultMode": 0o400}
+        volumes: list[Manifest] = [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "keys", "secret": keys},
+        ]
+        for name in (*shared, "config"):
+            volumes.append({"name": name, "configMap": {"name": f"{self.name}-{name}"}})
+        records: list[Manifest] = []
+        if client and cluster.records is not None:
+            records = [_mount("records", RECORDS)]
+            claim: Manifest = {"claimName": cluster.records, "readOnly": True}
+            volumes.append({"name": "records", "persistentVolumeClaim": claim})
+        if client:
+            claim = {"claimName": f"{self.name}-data"}
+            volumes.append({"name": "data", "persistentVolumeClaim": claim})
+        prepare = _container("prepare", image, ["sh", "-c", self._prepare()], resources)
+        return {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "initContainers": [prepare | {"volumeMounts": [*mounts, _mount("keys", KEYS)]}],
+            "containers": [main | {"volumeMounts": [*mounts, _mount("config", CONFIG), *records]}],
+            "volumes": volumes,
+        }
+
+    def _prepare(self) -> str:
+        places = {
+            "data": DATA,
+            "keys": KEYS,
+            "public": PUBLIC,
+            "holders": HOLDERS,
+            "tls": CERTIFICATES,
+            "own": f"{KIT}/private/{self.kit.name}",
+            "run": self._run,
+        }
+        return "".join(f"{name}={place}\n" for name, place in places.items()) + _PREPARE
 
     @property
     def _store(self) -> Store | None:
@@ -737,33 +671,16 @@ class _Party:
     def _other(self) -> str:
         return COORDINATOR if self.name == STANDBY else STANDBY
 
-    def _server(self) -> Pod:
-        role, file, needs = self.kit.role, f"{self.kit.name}.toml", self.federation.needs
-        kind = "keyholder" if role == "holder" else role
+    def _serve(self) -> tuple[dict[str, bytes], list[str]]:
+        """Makes a server's configuration files and command."""
+        role, file = self.kit.role, f"{self.kit.name}.toml"
         config = {file: toml_tables(self._settings()).encode()}
-        ports: list[tuple[str, int]] = [("grpc", GRPC)] if role in SERVING else []
-        if role in SERVING and self.monitored:
-            ports.append(("metrics", METRICS))
         if role == "coordinator":
             config |= self.federation.files
-        return Pod(
-            name=self.name,
-            run=self._run,
-            image=self.cluster.image,
-            command=[
-                *("secureps", "serve", kind, "--config", f"{CONFIG}/{file}"),
-                *(["--standby"] if self.name == STANDBY else []),
-                *_JSON_LOGS,
-            ],
-            kit=self.kit,
-            config=config,
-            memory=needs.shard if role == "shard" else needs.server,
-            bounded=role == "shard",
-            probes=probes(file),
-            ports=tuple(ports),
-            environment=self._store.environment if self._store else {},
-            secret=self._store.secret if self._store else None,
-        )
+        kind = "keyholder" if role == "holder" else role
+        standby = ["--standby"] if self.name == STANDBY else []
+        serve = ["secureps", "serve", kind, "--config", f"{CONFIG}/{file}"]
+        return config, [*serve, *standby, *_JSON_LOGS]
 
     def _settings(self) -> dict[str, object]:
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
@@ -789,7 +706,8 @@ class _Party:
                 made |= {"coordinator": self._coordinator, **self.federation.terms}
         return made
 
-    def _client(self) -> Pod:
+    def _join(self) -> tuple[dict[str, bytes], list[str]]:
+        """Makes a client's files and command, in a shell that exits with TERMINATED if ended."""
         federation = self.federation
         assert federation.script is not None
         script, text = federation.script
@@ -801,37 +719,38 @@ class _Party:
         if federation.site is not None:
             config[SITE] = federation.site
             joins.append(f"--site={CONFIG}/{SITE}")
-        return Pod(
-            name=self.name,
-            run=self._run,
-            image=self.cluster.client_image or self.cluster.image,
-            command=run_until_over(*joins, *self._own(federation.options)),
-            kit=self.kit,
-            config=config,
-            memory=federation.needs.client,
-            records=self.cluster.records,
-            volume=f"{self.name}-data",
-        )
+        clients = [kit.name for kit in federation.kits if kit.role == "client"]
+        own = fill_options(federation.options, self.kit.name, clients.index(self.kit.name))
+        return config, ["sh", "-c", _UNTIL_OVER, "client", *joins, *own]
 
     @property
     def _coordinator(self) -> str:
         return ",".join(map(self.cluster.address, self.cluster.coordinators))
 
-    def _own(self, options: Sequence[str]) -> list[str]:
-        clients = [kit.name for kit in self.federation.kits if kit.role == "client"]
-        return fill_options(options, self.kit.name, clients.index(self.kit.name))
-
 
 def _make_monitoring(
     federation: Federation, names: Mapping[str, str], observer: PartyKit
 ) -> Iterator[Manifest]:
+    """Makes a ServiceMonitor of each server, by which Prometheus reads it, and the alerts.
+
+    Prometheus shows the observer's certificate.
+    """
     name, public = names[observer.name], observer.public
     yield secret(f"{name}-keys", {"tls.key": observer.private["tls.key"]})
-    own = {path.rpartition("/")[2]: data for path, data in public.items() if path[:4] == "tls/"}
-    yield config_map(f"{name}-tls", own)
+    certificates = {p.rpartition("/")[2]: data for p, data in public.items() if p[:4] == "tls/"}
+    yield config_map(f"{name}-tls", certificates)
     for each in federation.kits:
         if each.role in SERVING:
-            yield service_monitor(names[each.name], each, name, observer.name)
+            shown: Manifest = {
+                "serverName": tls_name(each.name),
+                "ca": {"configMap": {"name": f"{name}-tls", "key": "ca.pem"}},
+                "cert": {"configMap": {"name": f"{name}-tls", "key": f"{observer.name}.pem"}},
+                "keySecret": {"name": f"{name}-keys", "key": "tls.key"},
+            }
+            port = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
+            own = labels(names[each.name], each.role)
+            spec = {"selector": {"matchLabels": own}, "endpoints": [port]}
+            yield manifest(_API, "ServiceMonitor", names[each.name], own, spec=spec)
     groups = [{"name": "secureps", "rules": list(alerts(federation.plan))}]
     yield manifest(_API, "PrometheusRule", "secureps", spec={"groups": groups})
 
@@ -855,118 +774,64 @@ def _add_namespaces(files: Folder, cluster: Cluster) -> Folder:
 _API = "monitoring.coreos.com/v1"
 
 
-def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) -> Manifest:
-    """Makes a ServiceMonitor, by which Prometheus reads one server.
-
-    Args:
-        name: the server's name in the cluster.
-        theirs: the observer's name in the cluster.
-        certificate: the observer's name on the roster; Prometheus shows its certificate.
-    """
-    shown: Manifest = {
-        "serverName": tls_name(server.name),
-        "ca": {"configMap": {"name": f"{theirs}-tls", "key": "ca.pem"}},
-        "cert": {"configMap": {"name": f"{theirs}-tls", "key": f"{certificate}.pem"}},
-        "keySecret": {"name": f"{theirs}-keys", "key": "tls.key"},
-    }
-    endpoint = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
-    own = labels(name, server.role)
-    spec = {"selector": {"matchLabels": own}, "endpoints": [endpoint]}
-    return manifest(_API, "ServiceMonitor", name, own, spec=spec)
-
-
-def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str) -> Manifest:
-    """Makes a rule that fires once `expression` has held for `minutes`."""
-    return {
-        "alert": name,
-        "expr": expression,
-        **({"for": f"{minutes}m"} if minutes else {}),
-        "labels": {"severity": "critical" if urgent else "warning"},
-        "annotations": {"summary": summary},
-    }
+_ALERTS = """\
+SecurepsCoordinatorUnseen critical 10
+absent(secureps_finished)
+Nothing is heard of the coordinator: nobody's update is taken.
+SecurepsNotReady warning 15
+secureps_ready == 0
+A server cannot work: its journal is being read, or no run is founded.
+SecurepsShardAway critical 5
+secureps_servers_away{{role="shard"}} > 0
+A shard is away: no version can be made.
+SecurepsStandbyAway warning 10
+secureps_standby_follows == 0 {over}
+The standby does not follow: if the coordinator's machine is lost now, the run is.
+SecurepsHolderAway warning 30
+secureps_servers_away{{role="holder"}} > 0
+A key holder is away; when more than {spare} are, no sum can be opened.
+SecurepsHoldersAway critical 5
+secureps_servers_away{{role="holder"}} > {spare}
+Too few key holders are there to open a sum.
+SecurepsTooFewClients warning 30
+secureps_members_live < {start} {over}
+Fewer clients are live than the {start} that a version waits for.
+SecurepsVersionStalls warning 30
+changes(secureps_group_version[2h]) == 0 {over}
+A group has had no new version for two hours: `secureps status` says what it waits for.
+SecurepsCohortBurnt warning 0
+increase(secureps_records_journalled_total{{kind="CohortBurnt"}}[1h]) > 0
+A cohort was burnt: its updates are charged and in no version.
+SecurepsStrangers warning 15
+rate(secureps_unauthenticated_requests_total[15m]) > 1
+Requests come without a signature of anybody on the roster: an old kit, or an attack.
+SecurepsBudgetNearlySpent warning 0
+secureps_largest_epsilon > {nearly:g} {over}
+A client has spent nine tenths of the plan's budget, epsilon {budget:g}.
+"""
+"""Rules of three lines each: name, severity, and the minutes for which the expression of the second
+line has held when the rule fires; then the summary."""
 
 
 def alerts(plan: Plan) -> Iterator[Manifest]:
-    over = "unless on () (secureps_finished == 1)"
-    yield _alert(
-        "SecurepsCoordinatorUnseen",
-        "absent(secureps_finished)",
-        10,
-        True,
-        "Nothing is heard of the coordinator: nobody's update is taken.",
-    )
-    yield _alert(
-        "SecurepsNotReady",
-        "secureps_ready == 0",
-        15,
-        False,
-        "A server cannot work: its journal is being read, or no run is founded.",
-    )
-    yield _alert(
-        "SecurepsShardAway",
-        'secureps_servers_away{role="shard"} > 0',
-        5,
-        True,
-        "A shard is away: no version can be made.",
-    )
-    yield _alert(
-        "SecurepsStandbyAway",
-        f"secureps_standby_follows == 0 {over}",
-        10,
-        False,
-        "The standby does not follow: if the coordinator's machine is lost now, the run is.",
-    )
-    if spare := plan.holders - plan.threshold:
-        yield _alert(
-            "SecurepsHolderAway",
-            'secureps_servers_away{role="holder"} > 0',
-            30,
-            False,
-            f"A key holder is away; when more than {spare} are, no sum can be opened.",
-        )
-    if plan.holders:
-        yield _alert(
-            "SecurepsHoldersAway",
-            f'secureps_servers_away{{role="holder"}} > {spare}',
-            5,
-            True,
-            "Too few key holders are there to open a sum.",
-        )
+    privacy, spare = plan.section.privacy, plan.holders - plan.threshold
+    budget = math.inf if privacy is None else privacy.budget
+    fired = {
+        "SecurepsHolderAway": spare > 0,
+        "SecurepsHoldersAway": plan.holders > 0,
+        "SecurepsBudgetNearlySpent": privacy is not None,
+    }
     start = max(plan.bounds(name).start for name in plan.groups)
-    yield _alert(
-        "SecurepsTooFewClients",
-        f"secureps_members_live < {start} {over}",
-        30,
-        False,
-        f"Fewer clients are live than the {start} that a version waits for.",
-    )
-    yield _alert(
-        "SecurepsVersionStalls",
-        f"changes(secureps_group_version[2h]) == 0 {over}",
-        30,
-        False,
-        "A group has had no new version for two hours: `secureps status` says what it waits for.",
-    )
-    yield _alert(
-        "SecurepsCohortBurnt",
-        'increase(secureps_records_journalled_total{kind="CohortBurnt"}[1h]) > 0',
-        0,
-        False,
-        "A cohort was burnt: its updates are charged and in no version.",
-    )
-    yield _alert(
-        "SecurepsStrangers",
-        "rate(secureps_unauthenticated_requests_total[15m]) > 1",
-        15,
-        False,
-        "Requests come without a signature of anybody on the roster: an old kit, or an attack.",
-    )
-    if plan.section.privacy is not None:
-        budget = plan.section.privacy.budget
-        yield _alert(
-            "SecurepsBudgetNearlySpent",
-            f"secureps_largest_epsilon > {0.9 * budget:g} {over}",
-            0,
-            False,
-            f"A client has spent nine tenths of the plan's budget, epsilon {budget:g}.",
-        )
+    over = "unless on () (secureps_finished == 1)"
+    told = {"over": over, "spare": spare, "start": start, "budget": budget, "nearly": 0.9 * budget}
+    lines = _ALERTS.format(**told).splitlines()
+    for head, expression, summary in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        name, severity, minutes = head.split()
+        if fired.get(name, True):
+            yield {
+                "alert": name,
+                "expr": expression,
+                **({} if minutes == "0" else {"for": f"{minutes}m"}),
+                "labels": {"severity": severity},
+                "annotations": {"summary": summary},
+            }

@@ -28,8 +28,9 @@ from secureps.errors import (
     split_fault,
 )
 from secureps.run.processes import reaper
+from secureps.run.processes.reaper import signal_group
 from secureps.run.processes.signals import SignalGate
-from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
+from secureps.run.processes.spawning import ForkServers, Process, Program, Subprocess
 from secureps.tracebacks import find_fatal_line, locate_crash
 from secureps.wording import numberless
 
@@ -92,7 +93,7 @@ class Supervisor:
         logs: the folder in which NAME.log gets stdout and stderr of process NAME.
         restarts: how often each process is restarted after it died.
         grace: seconds that processes get to stop by themselves.
-        spawner: starts the processes.
+        spawner: starts the processes as forks; None: each is a new interpreter.
     """
 
     def __init__(
@@ -100,12 +101,12 @@ class Supervisor:
         logs: Path,
         restarts: int = RESTARTS,
         grace: float = GRACE,
-        spawner: Spawner | None = None,
+        spawner: ForkServers | None = None,
     ) -> None:
         self._logs = logs
         self._restarts = restarts
         self._grace = grace
-        self._spawner = spawner if spawner is not None else Subprocesses()
+        self._spawner = spawner
         self._running: dict[str, _Running] = {}
         self.failed: dict[str, SecurepsError] = {}
         """The errors of processes that may fail and are not restarted, by name."""
@@ -185,7 +186,7 @@ class Supervisor:
             processes = [e.process for e in self._running.values() if e.process is not None]
             try:
                 for process in processes:
-                    _signal_group(process, signal.SIGTERM)
+                    signal_group(process.pid, signal.SIGTERM)
                 until = time.monotonic() + self._grace
                 while time.monotonic() < until and any(e.poll() is None for e in processes):
                     if self._signals.has_waiting:
@@ -193,7 +194,7 @@ class Supervisor:
                     time.sleep(_TICK)
             finally:
                 for process in processes:
-                    _kill_group(process)
+                    signal_group(process.pid, signal.SIGKILL)
                 for process in processes:
                     process.wait()
                 for log in map(self._log, self._running):
@@ -213,7 +214,7 @@ class Supervisor:
             code = running.process.poll()
             if code is None:
                 continue
-            _kill_group(running.process)
+            signal_group(running.process.pid, signal.SIGKILL)  # its children may still run
             self._tell_reaper(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 last = _strip_error((self.tail(name, 1) or ("",))[0])
@@ -268,7 +269,7 @@ class Supervisor:
         return Died(name, how, running.restarts, tail)
 
     def _launch(self, running: _Running) -> None:
-        program = running.program
+        program, spawner = running.program, self._spawner
         try:
             if shutil.which(program.arguments[0]) is None:
                 raise FileNotFoundError(f"no program {program.arguments[0]}")
@@ -276,12 +277,13 @@ class Supervisor:
             # A signal handler that raised between the fork and the end of this block would leave an
             # unknown process behind.
             with self._log(program.name).open("ab") as log, self._signals.closed():
-                if not self._spawner.ready(program):
+                if spawner is not None and not spawner.ready(program):
                     return
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
                 running.written = log.tell()
-                running.process = process = self._spawner.spawn(program, log)
+                spawn = Subprocess if spawner is None else spawner.spawn
+                running.process = process = spawn(program, log)
                 self._tell_reaper(f"+{process.pid}")
                 process.begin()
         except OSError as error:
@@ -296,7 +298,7 @@ class Supervisor:
 
     def _stop_reaper(self) -> None:
         if self._reaper is not None:
-            _signal_group(self._reaper, signal.SIGKILL)
+            signal_group(self._reaper.pid, signal.SIGKILL)
             assert self._reaper.stdin is not None
             self._reaper.stdin.close()
             self._reaper.wait()
@@ -327,22 +329,3 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _kill_group(process: Process) -> None:
-    """Kills the rest of a process's session, with its children.
-
-    The process's number is that of its group. The kernel cannot reuse it while a member is left,
-    and does not in the instant after.
-    """
-    _signal_group(process, signal.SIGKILL)
-
-
-def _signal_group(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except (
-        ProcessLookupError,
-        PermissionError,
-    ):  # gone; macOS raises the latter for a zombie
-        return

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from secureps.client.runner import LOCAL
 from secureps.client.trainer import Setting
@@ -26,14 +26,12 @@ from secureps.run.processes.spawning import (
     SECUREPS,
     ForkServers,
     Program,
-    Spawner,
-    Subprocesses,
     can_fork,
 )
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras
-from secureps.run.script.process import Assignment
+from secureps.run.script.process import assign
 from secureps.run.server_app import share_settings
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import (
@@ -95,7 +93,7 @@ class Programs:
     plan: Plan
     federation: FederationSection
     cast: Cast
-    spawner: Spawner = field(default_factory=Subprocesses)
+    spawner: ForkServers | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -121,16 +119,15 @@ class Programs:
         return {**self.pooled, "partition": partition}
 
     @property
-    def assignment(self) -> Assignment:
+    def assignment(self) -> dict[str, Any]:
         names = self.cast.clients
-        return Assignment(
+        return assign(
             self.script,
             self.plan,
             {name: self.settings(i) for i, name in enumerate(names)},
             self.pooled,
             {name: self.folder.state(name) / LOCAL for name in names},
             self.order.unsafe_seed,
-            self.order.processes,
             dict(zip(names, self.federation.records, strict=False)),
         )
 
@@ -280,13 +277,13 @@ _SCRIPTS = {
 
 def open_spawner(
     plan: Plan, script: Path, environment: Mapping[str, str]
-) -> AbstractContextManager[Spawner]:
-    """Opens a spawner of forks, or of new processes if forks are not possible.
+) -> AbstractContextManager[ForkServers | None]:
+    """Opens a spawner of forks; None if processes are to be new interpreters.
 
     The data holders' code at `script` is searched for package names, but not run.
     """
     if not can_fork(environment):
-        return nullcontext(Subprocesses())
+        return nullcontext()
     return ForkServers(
         tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script)), environment
     )
@@ -336,29 +333,19 @@ def demand_shard(root: Path, name: str) -> None:
         raise UnknownParty(f"{name} is a {role} of this run, and no shard")
 
 
-def bring_shard(
-    root: Path,
-    name: str,
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> Status:
+def bring_shard(root: Path, name: str) -> Status:
     """Adds a shard to a running run; returns when the shard has connected or the run has ended.
 
     It may be repeated after an interruption. Raises OperatorError if the shard does not connect, or
-    the disk refuses. `pause` waits EVERY_LOOK seconds.
+    the disk refuses.
     """
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
     if name not in roster:
         issue(folder.kit, "shard", name)
-    wait = partial(_await_status, pause=pause, clock=clock)
-
-    def here(status: Status) -> bool:
-        return name in [shard.name for shard in status.shards]
-
     # The new shard asks, so an answer means that it is on the coordinator's roster.
     with closing(StatusClient(folder.kit, name, folder.server)) as own:
-        status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
+        status = _await_status(own, f"{name} is not on its roster yet")
         if status.finished:
             return status
         if not folder.config(name).exists():  # a shard off the roster would be refused, and end
@@ -366,24 +353,22 @@ def bring_shard(
             like = next(each for each in shards if folder.config(each).exists())
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
-        log = folder.logs / f"{name}.log"
-        return wait(own.status, here, f"it has not come; see {log}")
+        return _await_status(own, f"it has not come; see {folder.logs / f'{name}.log'}", name)
 
 
-def _await_status(
-    ask: Callable[[], Status],
-    done: Callable[[Status], bool],
-    otherwise: str,
-    pause: Callable[[float], None],
-    clock: Callable[[], float],
-) -> Status:
-    """Asks until `done`, or the run has ended; OperatorError with `otherwise` after WITHIN."""
-    last, until = otherwise, clock() + WITHIN
-    while clock() < until:
+def _await_status(own: StatusClient, otherwise: str, shard: str | None = None) -> Status:
+    """Asks until there is an answer with the shard, if any, or the run has ended.
+
+    Raises OperatorError with `otherwise` after WITHIN.
+    """
+    last, until = otherwise, time.monotonic() + WITHIN
+    while time.monotonic() < until:
         try:
-            if done(status := ask()) or status.finished:
+            status = own.status()
+            here = [each.name for each in status.shards]
+            if status.finished or shard is None or shard in here:
                 return status
         except (PeerError, UnknownParty) as error:
             last = f"{otherwise}: {error}"
-        pause(EVERY_LOOK)
+        time.sleep(EVERY_LOOK)
     raise OperatorError(f"the run was given {WITHIN:g} seconds: {last}")

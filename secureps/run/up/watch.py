@@ -13,11 +13,13 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.requests import (
@@ -34,7 +36,7 @@ from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.status_tables import Summary
-from secureps.run.report.terminal import Progress, View, fold_versions
+from secureps.run.report.terminal import Facts, Progress, fold_versions, score_text, spent_text
 from secureps.run.report.version_metrics import DOWN, SECONDS, Gathered, Metrics
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Baselines, Score
@@ -45,7 +47,7 @@ from secureps.run.up.runs import LogReader
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
 from secureps.tracebacks import TEXT_LIMIT
-from secureps.wording import counted, group_by_reason, join_alike, numberless
+from secureps.wording import counted, group_by_reason, join_alike, numberless, size
 
 
 def read_so_far(folder: RunFolder) -> Gathered:
@@ -53,16 +55,11 @@ def read_so_far(folder: RunFolder) -> Gathered:
     path = folder.report / "sofar.json"
     try:
         record = json.loads(path.read_text())
-        known = record["gathered"]
-        return Gathered(
-            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
-            tuple((g, v, scores) for g, v, scores in known["scores"]),
-            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
-            record["seconds"],
-        )
+        known = {**record["gathered"], "seconds": record["seconds"]}
+        return msgspec.convert(known, Gathered)
     except FileNotFoundError:
         return Gathered()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
@@ -95,21 +92,14 @@ _KINDS = {
 }
 
 
-@dataclass
-class _Cuts:
-    """The cuts of one kind: their number, their clients, and the strongest one with its line."""
-
-    times: int = 0
-    clients: set[str] = field(default_factory=set)
-    furthest: tuple[float, str] = (-math.inf, "")
-
-
 class ClientWarnings:
     """Finds and counts strong cuts in the logs of clients (NAME.log), and lines of silence."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        self._cuts = {kind: _Cuts() for kind in _KINDS}
+        self._times = Counter[str]()  # of cuts, by kind, as all that follows
+        self._cut = {kind: set[str]() for kind in _KINDS}
+        self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
         self._silent: dict[str, dict[str, str]] = {}
         self._told = set[tuple[str, str]]()
 
@@ -137,12 +127,12 @@ class ClientWarnings:
         """Sums up the cuts so far in one line: their numbers, and the strongest ones."""
         done = {"clip": "to half or less", "range": "in single values"}
         often = [
-            f"{kind} cut {counted(cuts.times, 'update')} of "
-            f"{counted(len(cuts.clients), 'client')} {done[kind]}"
-            for kind, cuts in self._cuts.items()
-            if cuts.times
+            f"{kind} cut {counted(self._times[kind], 'update')} of "
+            f"{counted(len(self._cut[kind]), 'client')} {done[kind]}"
+            for kind in _KINDS
+            if self._times[kind]
         ]
-        said = dict.fromkeys(cuts.furthest[1] for cuts in self._cuts.values() if cuts.times)
+        said = dict.fromkeys(self._furthest[kind][1] for kind in _KINDS if self._times[kind])
         return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
 
     def _hear_silence(self, client: str, line: str) -> None:
@@ -164,11 +154,10 @@ class ClientWarnings:
             if number.get("left", 0) > MOST_LEFT:
                 continue
             far = number["largest"] if kind == "range" else -number["left"]
-            cuts = self._cuts[kind]
-            cuts.times += 1
-            cuts.clients.add(client)
-            cuts.furthest = max(cuts.furthest, (far, said))
-            first = first or cuts.times == 1
+            self._times[kind] += 1
+            self._cut[kind].add(client)
+            self._furthest[kind] = max(self._furthest[kind], (far, said))
+            first = first or self._times[kind] == 1
         if first:
             yield f"{said} (its log has every such line, this is said once)"
 
@@ -334,7 +323,8 @@ class Watch:
         self._tell_row_blocks(status)
         self._judge_newest(status)
         self._train_ahead()
-        self._progress.show(self._view(status))
+        elapsed = time.monotonic() - self._began
+        self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
         # each request takes time of the coordinator, so a slow answer means fewer requests
         return min(max(POLL, 2 * took), 8 * POLL)
 
@@ -421,23 +411,22 @@ class Watch:
             plan = self._plan
             self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
-    def _view(self, status: Status) -> View:
-        plan, section = self._plan, self._plan.section
-        return View(
-            elapsed=time.monotonic() - self._began,
-            wanted={group: plan.versions(group) for group in plan.groups},
-            groups=status.groups,
-            score=self._scored[0],
-            scored=self._scored[1],
-            epsilon=self._spent(status),
-            budget=section.privacy.budget if section.privacy else None,
-            delta=section.privacy.delta if section.privacy else 0.0,
-            adjacency=adjacency(plan),
-            bytes_up=self._metrics.totals.total(UP),
-            bytes_down=self._metrics.totals.total(DOWN),
-            live=sum(member.live for member in status.members),
-            clients=len(self._names),
-        )
+    def _facts(self, status: Status, elapsed: float) -> Facts:
+        plan, privacy, totals = self._plan, self._plan.section.privacy, self._metrics.totals
+        versions = {group.name: group.version for group in status.groups}
+        facts = {"time": f"{int(elapsed) // 60}:{int(elapsed) % 60:02d}"}
+        if any(version >= 0 for version in versions.values()):
+            score, scored = self._scored
+            wanted = {group: plan.versions(group) for group in plan.groups}
+            facts["version"] = fold_versions(versions, wanted)
+            if score is not None:
+                facts[f"held-out {score.measure}"] = score_text(score, scored, versions)
+            if privacy is not None:
+                own = (privacy.budget, privacy.delta, adjacency(plan))
+                facts["epsilon"] = spent_text(self._spent(status), *own)
+            facts["bytes"] = f"{size(totals.total(UP))} up, {size(totals.total(DOWN))} down"
+        here = sum(member.live for member in status.members)
+        return facts | {"clients": f"{here} of {len(self._names)} are there"}
 
     def _spent(self, status: Status) -> float:
         spent = self._metrics.totals.coordinators
