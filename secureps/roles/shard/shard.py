@@ -159,9 +159,9 @@ class Shard:
         self._busy: set[tuple[str, str, int] | None] = set()
         self._watches = False
         self._forwarding = Forwarding()
-        self._noise = NoiseCopies(address.name, self.state)
-        self._peers = Peers(address.name, self.state)
-        self._fetcher = Fetcher(address.name, self.state)
+        self._noise = NoiseCopies(self.state)
+        self._peers = Peers(self.state)
+        self._fetcher = Fetcher(self.state)
         self._tried: dict[tuple[str, int], list[bytes]] = {}
         """By (group, cohort), the sum of keys that is being tried, and the newest one."""
         self._damaged: list[WorkFailed] = []
