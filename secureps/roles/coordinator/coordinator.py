@@ -71,7 +71,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import MAKING, GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
+from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, WriteManifest
 from secureps.roles.coordinator.status import (
     HERE,
     NOT_KNOWN,
@@ -85,6 +85,7 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
+    Done,
     Effect,
     Event,
     Failed,
@@ -243,31 +244,32 @@ class Coordinator(Seat):
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Handles one event, then moves every group as far as it can go; answers come last."""
-        if isinstance(event, Tick):
-            return self._close_turn(self._tx(now))
-        if isinstance(event, WatchLost):
-            for known in (self._sessions.waiting, self._sessions.told_of):
-                known.pop(sender, None)
-            self._sessions.watchers.discard(sender)
-            tx = self._tx(now)
-            self._say_of_server(tx, sender, "is away")
-            if self.plan.section.replicas == 1:
-                return tx.step
-            return self._close_turn(tx)  # a shard leaves the run if it stays away
-        if isinstance(event, WorkFailed | Failed):
-            return Step(effects=[Halt(str(event.error), type(event.error))])
-        if isinstance(event, Answered):  # from another coordinator
-            return Step()
-        if sender == WORKER and isinstance(event, StandbyFollows):
-            self._sessions.caught_up = event.standby
-            self._rule(tx := self._tx(now))
-            return self._close_turn(tx)
-        if sender == WORKER and isinstance(event, ManifestWritten):
-            if checkpointing.complete(tx := self._tx(now), event):
-                resharding.finish(tx)
-            return self._close_turn(tx)
-        if sender == WORKER and isinstance(event, KitRead):
-            return self._read_kit(now, event)
+        tx = self._tx(now)
+        match event:
+            case Tick():
+                return self._close_turn(tx)
+            case WatchLost():
+                for known in (self._sessions.waiting, self._sessions.told_of):
+                    known.pop(sender, None)
+                self._sessions.watchers.discard(sender)
+                self._say_of_server(tx, sender, "is away")
+                if self.plan.section.replicas == 1:
+                    return tx.step
+                return self._close_turn(tx)  # a shard leaves the run if it stays away
+            case WorkFailed(_, error) | Failed(_, error):
+                return Step(effects=[Halt(str(error), type(error))])
+            case Answered():  # from another coordinator
+                return Step()
+            case StandbyFollows(standby) if sender == WORKER:
+                self._sessions.caught_up = standby
+                self._rule(tx)
+                return self._close_turn(tx)
+            case Done(WriteManifest() as task, tuple() as kept) if sender == WORKER:
+                if checkpointing.complete(tx, task, kept):
+                    resharding.finish(tx)
+                return self._close_turn(tx)
+            case KitRead() if sender == WORKER:
+                return self._read_kit(now, event)
         self._demand_permitted(sender, event)
         # These do not show that a client works: anybody with its key may ask for the run or the
         # status, and a thread beside its loop reports that the loop hangs.
@@ -275,7 +277,6 @@ class Coordinator(Seat):
             federation = self.federation
             if sender in federation.members and sender not in federation.why_gone:
                 self._sessions.renew(sender, now + self.plan.section.lease)
-        tx = self._tx(now)
         answer = self._answer(tx, sender, event)
         self._close_turn(tx)
         if answer is not None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from secureps.crypto.roster import Roster
@@ -67,7 +66,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    TaskResult,
     Tick,
     WatchLost,
     Work,
@@ -244,15 +242,6 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
 # --- standby -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RowsKept(TaskResult):
-    """Reports that rows are durable up to `seq`, with their records."""
-
-    seq: int
-    chain: bytes
-    records: tuple[Any, ...]
-
-
 class Seat:
     """What the machines of a coordinator and of its standby have in common.
 
@@ -362,8 +351,9 @@ class Standby(Seat):
                 self._keeps = bool(rows) and part is None
                 new = bool(rows) or part is not None
                 return Step(effects=[Work(received) if new else self._follow()])
-            case RowsKept() if sender == WORKER:
-                return self._kept(now, event)
+            case Done(Rows(rows, None), tuple() as records) if sender == WORKER:
+                self._seq, self._chain = self._seq + len(rows), rows[-1].chain
+                return self._kept(now, records)
             case Done(Rows(part=CopyPart(digest, size) as part)) if sender == WORKER:
                 asks = self._follow(digest, part.end)
                 return Step(effects=[Halt(BEGINS) if part.end == size else asks])
@@ -391,10 +381,10 @@ class Standby(Seat):
     def _follow(self, copy: bytes = b"", have: int = 0) -> Call:
         return Call(COORDINATOR, Follow(self._number, self._seq, self._chain, copy, have))
 
-    def _kept(self, now: float, event: RowsKept) -> Step:
-        self._seq, self._chain, self._keeps = event.seq, event.chain, False
+    def _kept(self, now: float, records: tuple[Any, ...]) -> Step:
+        self._keeps = False
         before, commanded, self._commanded = self.follows, self._commanded, ""
-        for record in event.records:
+        for record in records:
             self.apply(now, record)
         if other := self._other_plan():
             return other

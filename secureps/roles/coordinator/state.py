@@ -47,7 +47,7 @@ from secureps.roles.coordinator.group import (
     Trail,
     after_pause,
 )
-from secureps.roles.machine import Record, TaskResult
+from secureps.roles.machine import Record
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30
@@ -951,6 +951,8 @@ class CoordinatorState:
 class WriteManifest(Task):
     """Writes the manifest of a checkpoint whose parts are durable, which completes it.
 
+    It makes the numbers of the checkpoints that stay; none if all do.
+
     Placement, parts and privacy spent are as of the moment of the task. If a shard leaves
     meanwhile, another manifest is asked for. `tallies` counts equal facts (`Ledger.tallies`): a
     list of all facts would grow with every update. Checkpoints of the versions in `stay` are kept,
@@ -965,15 +967,3 @@ class WriteManifest(Task):
     unsafe: tuple[str, ...] = ()
     results: tuple[VersionEvaluated, ...] = ()
     stay: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestWritten(TaskResult):
-    """Reports that a checkpoint's manifest, by the placement of this epoch, is durable.
-
-    `kept` are the numbers of the checkpoints that stay; empty if all do.
-    """
-
-    number: int
-    epoch: int
-    kept: tuple[int, ...] = ()
