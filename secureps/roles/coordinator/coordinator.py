@@ -49,7 +49,6 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import Discard, Found
 from secureps.messages.records import Incarnated, RosterFollowed
-from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held, SubmissionId
 from secureps.policy.plan import different_keys
@@ -361,7 +360,7 @@ class Coordinator(Seat):
                     self._load.take(event, tx.federation.shards)
                 else:
                     tx.quiet = True
-            case TakeOver():
+            case requests.TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():
                 do_act(tx, event)

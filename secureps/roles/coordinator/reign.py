@@ -36,16 +36,6 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import LINE, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    CopyPart,
-    Follow,
-    Noted,
-    Register,
-    Request,
-    Rows,
-    Subscribe,
-    TakeOver,
-)
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, different_keys
 from secureps.roles import permissions
@@ -254,10 +244,10 @@ class Seat:
         self._whose, self.plan = whose, plan
         self._follower = RosterFollower(roster)
 
-    def inspect(self, sender: str, message: Request) -> bool:
+    def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed(f"{self._whose} takes no payloads: blocks go to their shards")
 
-    def subscription(self) -> Subscribe:
+    def subscription(self) -> requests.Subscribe:
         raise Malformed(f"{self._whose} watches nobody")
 
     def _demand_permitted(self, sender: str, event: Event) -> None:
@@ -346,18 +336,20 @@ class Standby(Seat):
         match event:
             case Tick():
                 return self._look(now)
-            case Answered(Follow(), Rows(rows, part) as received):
+            case Answered(requests.Follow(), requests.Rows(rows, part) as received):
                 self._heard, self._lost = now, ""
                 self._keeps = bool(rows) and part is None
                 new = bool(rows) or part is not None
                 return Step(effects=[Work(received) if new else self._follow()])
-            case Done(Rows(rows, None), tuple() as records) if sender == WORKER:
+            case Done(requests.Rows(rows, None), tuple() as records) if sender == WORKER:
                 self._seq, self._chain = self._seq + len(rows), rows[-1].chain
                 return self._kept(now, records)
-            case Done(Rows(part=CopyPart(digest, size) as part)) if sender == WORKER:
+            case Done(requests.Rows(part=requests.CopyPart(digest, size) as part)) if (
+                sender == WORKER
+            ):
                 asks = self._follow(digest, part.end)
                 return Step(effects=[Halt(BEGINS) if part.end == size else asks])
-            case Failed(Follow(), error) if self.follows:
+            case Failed(requests.Follow(), error) if self.follows:
                 return self._lose(now, str(error))
             case Failed(_, error) | WorkFailed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
@@ -366,20 +358,20 @@ class Standby(Seat):
         if sender in self._follower.roster:  # others may be on a newer roster
             self._demand_permitted(sender, event)
         match event:
-            case Register() if sender == COORDINATOR:
-                return Step(effects=[Answer(Noted())])
-            case TakeOver() if sender == COORDINATOR:
+            case requests.Register() if sender == COORDINATOR:
+                return Step(effects=[Answer(requests.Noted())])
+            case requests.TakeOver() if sender == COORDINATOR:
                 if refusal := self._refusal():
                     raise Refused(refusal)
                 step = self._take_over("by command")
-                step.effects.insert(0, Answer(Noted()))
+                step.effects.insert(0, Answer(requests.Noted()))
                 return step
         raise Unreachable("a standby is here: the coordinator rules elsewhere", LOOK)
 
     # --- following ----------------------------------------------------------------
 
     def _follow(self, copy: bytes = b"", have: int = 0) -> Call:
-        return Call(COORDINATOR, Follow(self._number, self._seq, self._chain, copy, have))
+        return Call(COORDINATOR, requests.Follow(self._number, self._seq, self._chain, copy, have))
 
     def _kept(self, now: float, records: tuple[Any, ...]) -> Step:
         self._keeps = False

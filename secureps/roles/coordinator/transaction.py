@@ -18,12 +18,10 @@ from secureps.errors import Malformed, NotReady
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import AnyOrder, ClientOrder, Configure, Discard, Settled, ShardOrder
-from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId
 from secureps.model.layout import Layout
@@ -309,7 +307,7 @@ class Sessions:
     refused: set[str] = field(default_factory=set)
     obeyed: dict[str, int] = field(default_factory=dict)
     told_of: dict[str, int] = field(default_factory=dict)
-    waiting: dict[str, Subscribe] = field(default_factory=dict)
+    waiting: dict[str, requests.Subscribe] = field(default_factory=dict)
     caught_up: bytes = b""
     followed: bool = False
     confirmed: bool = False
@@ -521,7 +519,7 @@ class Transaction:
         known.follow(group, self.sessions.changes, self.live, barred)
         return known
 
-    def write(self, record: CoordinatorRecord) -> None:
+    def write(self, record: records.CoordinatorRecord) -> None:
         self.step.records.append(record)
         self.federation.apply(self.now, record)
         self.sessions.changes.note(record)
@@ -552,7 +550,7 @@ class Transaction:
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
         if ids:
-            self.write(SubmissionsDropped(group, ids, reason))
+            self.write(records.SubmissionsDropped(group, ids, reason))
             self.settle(ids)
 
     def tell_clients(self, message: ClientOrder) -> None:

@@ -58,20 +58,7 @@ from secureps.messages.member_records import (
     SequencesBegun,
     SubmissionSettled,
 )
-from secureps.messages.orders import (
-    TO_GO_ON,
-    Configure,
-    Finish,
-    GroupVersion,
-    Invite,
-    Published,
-    SealAgain,
-    SendAgain,
-    Settled,
-    Task,
-)
 from secureps.messages.records import RosterFollowed, RunPinned
-from secureps.messages.requests import PutBlock, Retire, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
@@ -124,13 +111,13 @@ from secureps.wording import counted
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
-        step.effects.append(Call(to, PutBlock(each), attach=each.key))
+        step.effects.append(Call(to, requests.PutBlock(each), attach=each.key))
 
 
 def follow_shards(
     step: Step,
     pinned: Pinned,
-    told: Configure | Welcome,
+    told: orders.Configure | requests.Welcome,
     roster: Roster,
     out: Outbox,
     model: PulledModel,
@@ -153,7 +140,7 @@ def follow_shards(
             place = header.group, header.block
             to = now.holders(*place)[0]
             if header.block not in transfer.stored and to != before.holders(*place)[0]:
-                step.effects.append(Call(to, PutBlock(header), attach=header.key))
+                step.effects.append(Call(to, requests.PutBlock(header), attach=header.key))
     return moved
 
 
@@ -210,7 +197,7 @@ class Member:
         self._appraiser: Appraiser
         self._budget: Budget
         self._lowered: float | None = None
-        self._ahead: Configure | Welcome | None = None
+        self._ahead: orders.Configure | requests.Welcome | None = None
         """The newest word of a placement with shards that are not on this client's roster yet."""
         self._first_due: float | None = None
         self._gathers_until: float | None = None
@@ -414,22 +401,22 @@ class Member:
 
     def _obey(self, now: float, step: Step, order: Event) -> None:
         match order:
-            case Published():
+            case orders.Published():
                 self._model.publish(order)
                 if keys := self._out.release_older(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
-            case Invite(_, group):
+            case orders.Invite(_, group):
                 self._invites.open[group] = order
                 # a newer invitation replaces an order to seal an older update again
                 self._out.again.pop(group, None)
-            case SealAgain(_, id):
+            case orders.SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
                 # an order to seal again replaces the group's open invitation
                 self._invites.open.pop(id.group, None)
-            case Settled():
+            case orders.Settled():
                 until = order.version if order.burnt and self._plan.seals_again else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
-            case SendAgain(_, id):
+            case orders.SendAgain(_, id):
                 if id in self._out.sealed:
                     send_blocks(step, self.pinned, self._out.begin_sending(now, id))
                 else:
@@ -441,9 +428,9 @@ class Member:
                 self._catch_up(step)
             case orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
-            case Finish(_, reason, failure):
+            case orders.Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
-                halt = Halt(reason + (TO_GO_ON if error else ""), error)
+                halt = Halt(reason + (orders.TO_GO_ON if error else ""), error)
                 sums = any(self._plan.is_sum(group) for group in self._groups)
                 if sums and not (error or self._working):
                     self._end = self._end or (now + self._plan.section.lease, halt)
@@ -536,7 +523,7 @@ class Member:
         elif now >= until:
             step.effects += [Say("the last totals could not be pulled from the shards"), halt]
 
-    def _begin(self, step: Step, task: Task) -> None:
+    def _begin(self, step: Step, task: orders.Task) -> None:
         self._working = True
         step.effects.append(Work(task))
 
@@ -560,7 +547,7 @@ class Member:
                 declined = True
         return declined
 
-    def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
+    def _decline(self, step: Step, invite: orders.Invite, base: Base, reason: str) -> None:
         if self._plan.trails(invite.group):
             self._appraiser.decline(step, invite, reason)
             return
@@ -617,7 +604,7 @@ class Member:
         group, after = header.group, header.sequence + 1
         if group in self._out.goes_well:
             if self._out.next.get(group, 0) < after:
-                self._write(step, SequencesBegun((GroupVersion(group, after),)))
+                self._write(step, SequencesBegun((orders.GroupVersion(group, after),)))
             send_blocks(step, self.pinned, self._out.send_early(now, header))
         self._begin(step, SealOn())
 
@@ -846,7 +833,7 @@ class Departure:
     def tell(self, step: Step) -> None:
         if self.away:
             self.told = True
-            step.tell(Retire(self.client, self.reason, self.halt is None))
+            step.tell(requests.Retire(self.client, self.reason, self.halt is None))
 
     def rest(self, step: Step, now: float, seconds: float, reason: str) -> None:
         if self.away:
