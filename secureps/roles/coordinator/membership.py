@@ -30,19 +30,10 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import coordinator_records as records
+from secureps.messages import requests
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
-from secureps.messages.requests import (
-    FAILED,
-    Decline,
-    Join,
-    Proposal,
-    Retire,
-    Submit,
-    Subscribe,
-    Withdraw,
-)
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -79,7 +70,9 @@ from secureps.roles.validation import block_bytes, check_sequence
 from secureps.wording import named, printable
 
 
-def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
+def join(
+    tx: Transaction, settings: PinnedRun, message: requests.Join
+) -> NotReady | requests.Proposal | None:
     """Takes a client in, with the groups that it contributes to; the first one founds the run.
 
     Returns:
@@ -97,7 +90,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         return waits
     if tx.plan.section.frozen and not schema.valued:
         tx.plan.layout(schema)  # raises PlanRefused
-        return Proposal(tx.plan.text)
+        return requests.Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, settings, schema)
     ours = federation.run.schema
@@ -162,7 +155,7 @@ def announce(tx: Transaction, text: str) -> None:
         tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
 
-def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
+def tell_roster(tx: Transaction, follower: RosterFollower, known: requests.Subscribe) -> None:
     """Sends newer rosters to a party that still follows an older one.
 
     First come rosters whose key holders updates are still sealed for, because a party that was away
@@ -181,7 +174,7 @@ def _send_roster(tx: Transaction, party: str, roster: Roster) -> None:
     tx.order(party, RosterChanged(tx.federation.incarnation, roster.text))
 
 
-def decline(tx: Transaction, message: Decline) -> None:
+def decline(tx: Transaction, message: requests.Decline) -> None:
     """Notes that an invited client takes no part in a round, unless it has contributed already.
 
     A client that declines a version of the model sits out until the next one: anything that it sent
@@ -209,7 +202,7 @@ def decline(tx: Transaction, message: Decline) -> None:
             termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
 
 
-def withdraw(tx: Transaction, message: Withdraw) -> None:
+def withdraw(tx: Transaction, message: requests.Withdraw) -> None:
     """Notes that a shard or the coordinator refused a client's update, so it will not come."""
     id = message.id
     check_sequence(id)
@@ -243,7 +236,7 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
-def retire(tx: Transaction, message: Retire) -> None:
+def retire(tx: Transaction, message: requests.Retire) -> None:
     """Notes that a member leaves or rests, and lets rounds go on without it."""
     client, reason = message.client, shorten(message.reason)
     if client not in tx.federation.members:
@@ -260,7 +253,7 @@ def retire(tx: Transaction, message: Retire) -> None:
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:
             what = "rests for a while" if message.returns else "takes part no more"
-            what = reason if reason.startswith(FAILED) else what
+            what = reason if reason.startswith(requests.FAILED) else what
             termination.take_decline(tx, group, client, what)
 
 
@@ -310,7 +303,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
-        tx.write(Submit(receipt))
+        tx.write(requests.Submit(receipt))
         commit.found(tx, group, receipt)
         return
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
@@ -321,7 +314,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         envelopes.check_keys(tx, receipt)
     _check_asked(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
-    tx.write(Submit(receipt))
+    tx.write(requests.Submit(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
