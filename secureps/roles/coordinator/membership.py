@@ -164,7 +164,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: requests.Subsc
     roster = follower.roster
     for committee in opening.used_committees(tx):
         if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
-            _send_roster(tx, known.party, follower.committee(committee.committee).roster)
+            _send_roster(tx, known.party, follower.newest_with(committee.committee))
     newest = (roster.number, roster.expires)
     if newest != (known.epoch, known.expires) and known.epoch <= roster.number:
         _send_roster(tx, known.party, roster)
