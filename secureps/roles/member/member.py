@@ -42,6 +42,7 @@ from secureps.errors import (
     Conflict,
     InternalError,
     Malformed,
+    PlanRefused,
     SecurepsError,
     TermsRefused,
     from_wire,
@@ -98,10 +99,18 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member.committees import Committees
-from secureps.roles.member.evaluation import Appraiser
+from secureps.roles.member.evaluation import Readiness, find_readiness
 from secureps.roles.member.outbox import FOUNDED, GATHER_SECONDS, Desk, Invitations, Outbox, Timing
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
+from secureps.roles.member.tasks import (
+    DECLINES,
+    Aim,
+    Contribute,
+    Contributed,
+    Evaluate,
+    Offer,
+    SealOn,
+)
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, demand_founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -194,8 +203,10 @@ class Member:
         self._invites = Invitations()
         self._working = self._watching = self._greeting = self._warned = False
         self._departure = Departure(settings.name)
-        self._appraiser: Appraiser
-        self._budget: Budget
+        self._evaluated = 0
+        """The newest version that it was asked to evaluate, since its process started."""
+        self._refuses = False
+        """Whether its data holder was told why it evaluates nothing."""
         self._lowered: float | None = None
         self._ahead: orders.Configure | requests.Welcome | None = None
         """The newest word of a placement with shards that are not on this client's roster yet."""
@@ -219,9 +230,6 @@ class Member:
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self._settings.name)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
-                terms = self._settings.terms
-                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                self._appraiser = Appraiser(self._pinned, self._budget, self._model)
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):
@@ -238,14 +246,10 @@ class Member:
                 self._out.settle(id, outcome)
             case OwnAct(budget=budget):
                 self._departure.apply(record)
-                if budget is not None:
-                    self._lower(budget)
+                if budget is not None and (self._lowered is None or budget < self._lowered):
+                    self._lowered = budget
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
-
-    def _lower(self, budget: float) -> None:
-        self._lowered = budget if self._lowered is None else min(budget, self._lowered)
-        self._budget = self._appraiser.budget = self._budget.lower(budget)
 
     def make_fold(self) -> Fold:
         state = MemberState(
@@ -275,8 +279,7 @@ class Member:
         self._out.carried, self._out.founded = state.carried, state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
-        if state.lowered is not None:
-            self._lower(state.lowered)
+        self._lowered = state.lowered
 
     @property
     def is_idle(self) -> bool:
@@ -300,6 +303,12 @@ class Member:
     @property
     def _plan(self) -> Plan:
         return self.pinned.plan
+
+    @property
+    def _budget(self) -> Budget:
+        terms = self._settings.terms
+        own = Budget(self._plan, self._settings.name, terms.budget, terms.evaluation)
+        return own if self._lowered is None else own.lower(self._lowered)
 
     # --- Machine ------------------------------------------------------------------
 
@@ -549,7 +558,7 @@ class Member:
 
     def _decline(self, step: Step, invite: orders.Invite, base: Base, reason: str) -> None:
         if self._plan.trails(invite.group):
-            self._appraiser.decline(step, invite, reason)
+            self._decline_evaluation(step, invite, reason)
             return
         of = f"version {base.version} of {invite.group}"
         step.effects.append(Say(f"sends no update from {of}: {reason}"))
@@ -561,7 +570,7 @@ class Member:
         return Aim(group, base.version, sequence, base.step, self._out.carried_update(group))
 
     def _desk(self) -> Desk:
-        plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
+        plan, seen, evaluated = self._plan, self._model.published, self._evaluated
         out = self._out.sealed.values(), self._out.moving.keys()
         invites = self.committees.sealable_invites(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
@@ -588,12 +597,55 @@ class Member:
                 self._leave(step, Halt(objection))
 
     def _evaluate(self, step: Step, desk: Desk) -> bool:
-        waits, task = self._appraiser.begin_evaluation(step, desk, self._invites.open, self._aim)
-        if task is not None:
-            if task.aim is not None:
-                self._invites.follow(task.aim.group)
+        """Begins an evaluation that is due, or declines it; returns whether training waits."""
+        if self._settings.name == self._plan.evaluator:
+            return self._judge(step)
+        group = self._plan.trailing
+        invite = desk.invites.get(group)
+        ready = find_readiness(self._plan, desk.published, invite)
+        if invite is None or ready is Readiness.EARLY:
+            return False
+        self._evaluated, base = invite.evaluates, Base(invite.version, invite.step)
+        if desk.is_pending(group, base):
+            return False
+        refusal = self._budget.evaluation_objection()
+        if ready is not Readiness.READY or refusal:
+            del self._invites.open[group]
+            if ready is not Readiness.PAST:
+                self._decline_evaluation(step, invite, DECLINES if refusal else ready.value)
+            return False
+        if (task := self._make_evaluation(step, self._aim(group, base))) is not None:
+            self._invites.follow(group)
             self._begin(step, task)
-        return waits
+        return True
+
+    def _judge(self, step: Step) -> bool:
+        """Begins the designated evaluator's task, if all groups are at a scheduled version."""
+        plan, published = self._plan, self._model.published
+        version, *others = {published[g].version if g in published else -1 for g in plan.groups}
+        if others or version not in plan.schedule or version <= self._evaluated:
+            return False
+        if objection := self._budget.evaluation_objection():
+            step.effects.append(Halt(objection, PlanRefused))
+        elif (task := self._make_evaluation(step)) is not None:
+            self._evaluated = version
+            self._begin(step, task)
+        return True
+
+    def _make_evaluation(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
+        """Makes the task for the published version, once all of it is here; else asks for it."""
+        if self._model.ask_for_absent(self.pinned, step):
+            return None
+        digests = tuple(map(self._model.digest, self._plan.groups))
+        own = b"" if aim is None else self._model.digest(aim.group)
+        return Evaluate(*self._model.take(), digests, aim, own)
+
+    def _decline_evaluation(self, step: Step, invite: orders.Invite, reason: str) -> None:
+        """Declines an invitation; tells the data holder, once, if no evaluation is ever sent."""
+        if not self._refuses and (own := self._budget.evaluation_objection()):
+            self._refuses = True
+            step.effects.append(Say(own))
+        step.tell(requests.Decline(self._settings.name, invite.group, invite.round, reason))
 
     def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
         """Sends a block while the others are sealed, if an update was sealed whole before.
@@ -710,7 +762,7 @@ class Member:
             self._ahead = told  # a shard came while this client was away; its roster will follow
             return
         self._ahead = None
-        self._pinned = self._appraiser.pinned = follow_shards(step, self.pinned, told, roster, *own)
+        self._pinned = follow_shards(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
         """Follows a placement that had to wait for a newer roster."""
