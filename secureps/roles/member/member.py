@@ -99,8 +99,16 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member.committees import Committees
-from secureps.roles.member.evaluation import Readiness, find_readiness
-from secureps.roles.member.outbox import FOUNDED, GATHER_SECONDS, Desk, Invitations, Outbox, Timing
+from secureps.roles.member.outbox import (
+    FOUNDED,
+    GATHER_SECONDS,
+    Desk,
+    Invitations,
+    Outbox,
+    Readiness,
+    Timing,
+    find_readiness,
+)
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import (
     DECLINES,
