@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, NotReady, UnknownParty, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -250,7 +249,7 @@ BETWEEN = 60.0
 """Seconds for which two more announcements are allowed, or less if keys serve a shorter time."""
 
 
-def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
+def take_key(tx: Transaction, told: EnvelopeKeyAnnounced) -> None:
     """Takes a holder's announcement of its newest key, and of the keys that it erased.
 
     Raises:
@@ -258,7 +257,7 @@ def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> Non
         Otherwise as `AnnouncedKeys.is_news`.
     """
     number = tx.federation.keys.number(told.holder)
-    if not tx.federation.keys.is_news(told, tx.federation.run.id, roster):
+    if not tx.federation.keys.is_news(told, tx.federation.run.id, tx.settings.roster):
         return
     _demand_few(tx, told.holder)
     tx.write(told)

@@ -82,13 +82,13 @@ SUPERSEDED = (
 STALE = "the coordinator went on without this standby, and has what this one does not have"
 
 
-def begin(tx: Transaction, elsewhere: bool) -> None:
+def begin(tx: Transaction) -> None:
     """Asks, at a start, the standby's address whether the standby has taken over."""
     if not tx.federation.reigns.follower:
         return
     if tx.federation.pinned is None:
         tx.write(StandbyFollows(b""))  # no standby takes over before there is a run
-    elif elsewhere:
+    elif tx.settings.elsewhere:
         own, run = tx.federation.incarnation, tx.federation.run.id
         ask = requests.Register(COORDINATOR, "", 1.0, own, run)
         tx.step.effects.append(Call(COORDINATOR, ask))

@@ -125,13 +125,13 @@ def clip_of(tx: Transaction, group: GroupState) -> float | None:
     return group.scale * section.clip
 
 
-def servers(tx: Transaction, roster: Roster) -> Servers:
+def servers(tx: Transaction) -> Servers:
     """Returns the roster's shards and holders; once the run is placed, only shards that came.
 
     The coordinator is listed if something is wrong with its disk or its roster. Its standby is
     listed too, as live while it follows.
     """
-    federation, here = tx.federation, tx.sessions
+    federation, here, roster = tx.federation, tx.sessions, tx.settings.roster
     spare = count_spare(len(roster.holders()), tx.plan.holders, tx.plan.threshold)
     accuse = tally_doubts(federation.accused, spare)
     gone = federation.moving.left

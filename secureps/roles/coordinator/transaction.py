@@ -31,7 +31,7 @@ from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.group import GroupState, Members
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
-from secureps.roles.pinned_run import LATER
+from secureps.roles.pinned_run import LATER, PinnedRun
 
 # --- attendance --------------------------------------------------------------------
 
@@ -411,6 +411,7 @@ class Transaction:
     """The handling of one event.
 
     Args:
+        settings: the coordinator's own, with the newest roster and keys of its kit.
         clients, holders: the roster's, without a designated evaluator.
         live: clients whose lease runs at `now`; only for reading.
         watchers: parties whose stream of orders is open; only for reading.
@@ -421,7 +422,7 @@ class Transaction:
     """
 
     now: float
-    plan: Plan
+    settings: PinnedRun
     federation: CoordinatorState
     clients: frozenset[str]
     holders: tuple[str, ...]
@@ -432,6 +433,10 @@ class Transaction:
     reasons: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
     step: Step = field(default_factory=Step)
+
+    @property
+    def plan(self) -> Plan:
+        return self.settings.plan
 
     @property
     def layout(self) -> Layout:
