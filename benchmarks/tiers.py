@@ -112,8 +112,8 @@ class Founded:
         state.apply(self.records[0])
         folders = ShardFolders(folder / "state" / "states", folder / "state" / "checkpoints")
         spool = DiskSpool(folder / "state" / "spool")
-        noise = ShardNoise(SHARD, state, spool, UnsafeSeed(1), {})
-        worker = ShardWorker(SHARD, state, spool, folders, noise)
+        noise = ShardNoise(state, spool, UnsafeSeed(1), {})
+        worker = ShardWorker(state, spool, folders, noise)
         for group in self.groups:
             done = worker.work(MakeState(group, None))
             assert done is not None

@@ -159,7 +159,7 @@ class Done(TaskResult):
     """Event: a task is done. What it made is durable, and may be journalled or sent."""
 
     task: Task
-    made: Record | Request | None = None
+    made: Record | Request | tuple[Any, ...] | None = None
     telemetry: Telemetry | None = None
 
 

@@ -16,7 +16,6 @@ from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
-from secureps.messages.requests import Follow, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Held
 
@@ -41,7 +40,7 @@ TO_COORDINATOR: Allowed = {
     | {requests.Register, requests.Opened, requests.OpenRefused, requests.Examined}
     | {requests.KeyShare, EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS | {Act, requests.Register, Follow, TakeOver},
+    "coordinator": _ASKS | {Act, requests.Register, requests.Follow, requests.TakeOver},
 }
 """Acts need the coordinator's key, which decides on rounds and cohorts anyway. An observer's key is
 only for looking."""
@@ -61,7 +60,7 @@ _ANSWERS: Mapping[type, tuple[type, ...]] = {
     requests.Join: (requests.Welcome, requests.Proposal),
     requests.AskRun: (requests.Welcome,),
     requests.AskStatus: (requests.Status,),
-    Follow: (Rows,),
+    requests.Follow: (requests.Rows,),
     requests.GetBlock: (requests.Payload,),
     requests.GetSum: (requests.Payload,),
     requests.PutBlock: (requests.Stored,),

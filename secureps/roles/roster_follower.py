@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.crypto.identity import PublicIdentity
-from secureps.crypto.roster import Certificate, Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     ConfigError,
     KitError,
@@ -38,38 +38,16 @@ PATIENCE = 60.0
 """Most seconds after which a newcomer asks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCommittee:
-    """Key holders that the CA has put on one roster together.
-
-    Args:
-        number: of the first known roster with these holders.
-        roster: the newest roster with them.
-        expires: Unix seconds after which updates are neither sealed for them nor opened by them;
-            0: never.
-    """
-
-    number: int
-    roster: Roster
-    expires: int
-
-    @property
-    def holders(self) -> tuple[Certificate, ...]:
-        return self.roster.holders()
-
-
 class RosterFollower:
     """A party's roster, at first its kit's; `unix` is the last known time of the calendar."""
 
     def __init__(self, roster: Roster) -> None:
-        self.roster = roster
+        self._kit = self.roster = roster
         self.unix: float | None = None
         self._journalled: Roster | None = None
         self._kept = dict[bytes, tuple[Roster, ...]]()
         self._last: Roster | None = None
         self._said = ""
-        self._committees = dict[bytes, KnownCommittee]()
-        self._note(roster)
 
     def apply(self, record: RosterFollowed) -> None:
         """Folds one record; ConfigError if it is of another kit than this party has."""
@@ -77,7 +55,6 @@ class RosterFollower:
             known = self.roster.of_line(record.text)
             self._keep(known)
             self._journalled = max(self._journalled or known, known, key=_place)
-            self._note(known)
             self.roster = max(self.roster, known, key=_place)
         except SecurepsError as error:
             raise ConfigError(
@@ -98,8 +75,7 @@ class RosterFollower:
         if newer is not None:
             self.roster = self._journalled = newer
         found = newer or self.roster.of_line(text)
-        if newer is not None or found.committee not in self._committees:
-            self._note(found)
+        if newer is not None or not self._rosters(found.committee):
             self._keep(found)
             step.records.append(RosterFollowed(text))
         return newer is not None
@@ -156,36 +132,31 @@ class RosterFollower:
         )
         self._last = roster
 
-    def _note(self, roster: Roster) -> None:
-        known = self._committees.get(roster.committee)
-        number, expires = roster.number, roster.expires
-        if known is not None:
-            number, roster = min(number, known.number), max(roster, known.roster, key=_place)
-            expires = max(expires, known.expires) if expires and known.expires else 0
-        self._committees[roster.committee] = KnownCommittee(number, roster, expires)
+    def _rosters(self, committee: bytes | None) -> list[Roster]:
+        """Returns the known rosters with the key holders of this digest, oldest first."""
+        known = (*self._kept.get(committee or b"", ()), self._kit)
+        return sorted((each for each in known if each.committee == committee), key=_place)
 
-    def committee(self, digest: bytes | None) -> KnownCommittee:
-        """Returns the key holders with this digest; Refused if no known roster has them."""
-        known = self._committees.get(digest or b"")
-        if known is None:
+    def newest_with(self, committee: bytes | None) -> Roster:
+        """Returns the newest roster with these key holders; Refused if no known one has them."""
+        known = self._rosters(committee)
+        if not known:
             raise Refused(
                 "these key holders are on no roster that this party has followed: get the current "
                 "kit from the CA"
             )
-        return known
+        return known[-1]
 
-    def number_of(self, digest: bytes | None) -> int:
+    def number_of(self, committee: bytes | None) -> int:
         """Returns the number of the first roster with these key holders; -1 if there is none."""
-        known = self._committees.get(digest or b"")
-        return -1 if known is None else known.number
+        return next((roster.number for roster in self._rosters(committee)), -1)
 
-    def demand_unexpired(self, digest: bytes | None) -> None:
+    def demand_unexpired(self, committee: bytes | None) -> None:
         """Refused once the last roster with these key holders has expired."""
-        known = self.committee(digest)
-        if known.expires and self.unix is not None and self.unix > known.expires:
-            raise Refused(
-                f"the last roster with these key holders expired on {_date(known.expires)}"
-            )
+        self.newest_with(committee)
+        last = max(roster.expires or math.inf for roster in self._rosters(committee))
+        if self.unix is not None and self.unix > last:
+            raise Refused(f"the last roster with these key holders expired on {_date(last)}")
 
     @property
     def expired(self) -> str:

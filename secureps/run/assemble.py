@@ -83,8 +83,8 @@ def make_shard(
 ) -> Executor:
     """Makes a shard; `adding` gives the virtual seconds to add up so many blocks of updates."""
     machine = Shard(address, kit.roster, not seed.private, limit)
-    noise = ShardNoise(address.name, machine.state, stores.spool, seed, kit.holder_keys)
-    worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, limit)
+    noise = ShardNoise(machine.state, stores.spool, seed, kit.holder_keys)
+    worker = ShardWorker(machine.state, stores.spool, folders, noise, limit)
     worker.adding = adding
     return Executor(address.name, machine, stores.journal, around, worker)
 

@@ -27,7 +27,7 @@ from secureps.messages.submission import (
     sharing_id,
     signing_bytes,
 )
-from secureps.roles.holder.bfv import BfvHolder, OpenSum, SumOpened, received_key
+from secureps.roles.holder.bfv import BfvHolder, OpenSum, received_key
 from secureps.roles.holder.committee import AnnounceKey, CommitteeHolder
 from secureps.roles.machine import Done, Prune
 from secureps.service.environment import Worker
@@ -160,7 +160,7 @@ class BfvWorker(Worker):
     def fetch(self, key: str) -> bytes:
         return self._spool.get(key)
 
-    def work(self, task: Task) -> SumOpened | None:
+    def work(self, task: Task) -> Done | None:
         match task:
             case OpenSum():
                 return self._open(task)
@@ -170,19 +170,19 @@ class BfvWorker(Worker):
                 return None
         raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
-    def _open(self, task: OpenSum) -> SumOpened:
-        began = time.perf_counter()
+    def _open(self, task: OpenSum) -> Done:
+        began, cohort = time.perf_counter(), task.cohort
         total = self._spool.get(task.key)
-        layout = self._machine.pinned.layout.group(task.group)
-        sums = self._load_opener(task.group).open(task.block, total, layout.slots(task.block))
+        layout = self._machine.pinned.layout.group(cohort.group)
+        sums = self._load_opener(cohort.group).open(task.block, total, layout.slots(task.block))
         self._spool.delete(task.key)
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
             run=self._machine.pinned.run.id,
             author=self._name,
             purpose=OPENED,
-            group=task.group,
-            sequence=task.cohort,
+            group=cohort.group,
+            sequence=cohort.number,
             block=task.block,
             length=len(payload),
             digest=payload_digest(payload),
@@ -190,7 +190,8 @@ class BfvWorker(Worker):
         signature = self._identity.sign(*signing_bytes(header))
         header = dataclasses.replace(header, signature=signature)
         self._spool.put(header.key, payload)
-        return SumOpened(header, time.perf_counter() - began)
+        figures = (Figure("opening_seconds", time.perf_counter() - began),)
+        return Done(task, header, Telemetry(self._name, cohort.group, cohort.version, figures))
 
     def _load_opener(self, group: str) -> Opener:
         if self._opener is None:

@@ -27,8 +27,7 @@ from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.reign import RowsKept
-from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.machine import WORKER, Done, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replay
@@ -251,7 +250,7 @@ class CoordinatorWorker(Worker):
         self._checkpoints = checkpoints
         self._newest = (-1, -1)
 
-    def work(self, task: Task) -> ManifestWritten:
+    def work(self, task: Task) -> Done:
         if not isinstance(task, WriteManifest):
             raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
         federation = self._machine.federation
@@ -273,10 +272,10 @@ class CoordinatorWorker(Worker):
         )
         at = task.number, task.placement.epoch
         if at < self._newest:  # a repeated task of an older placement
-            return ManifestWritten(*at, ())
+            return Done(task, ())
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         self._newest = at
-        return ManifestWritten(*at, self._prune(task))
+        return Done(task, self._prune(task))
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
         """Deletes checkpoints as the plan says; returns the numbers of the remaining ones.
@@ -305,7 +304,7 @@ class StandbyWorker(Worker):
         self._behind: list[tuple[float, Record]] | None = None
         self.hear: Callable[[Record], None] = lambda record: None
 
-    def work(self, task: Task) -> RowsKept | Done:
+    def work(self, task: Task) -> Done:
         """Checks and keeps rows, or a part of a copy; DamagedStore if a row does not fit."""
         if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
@@ -319,8 +318,7 @@ class StandbyWorker(Worker):
         self._behind = [row for row in dated if not isinstance(row[1], Dated | RefusedRequests)]
         for record in records:
             self.hear(record)
-        mark = self._journal.mark
-        return RowsKept(mark.seq, mark.chain, records)
+        return Done(task, records)
 
     def _compact(self) -> None:
         """Applies the newest rows to the copy of the machine; compacts the journal if due."""

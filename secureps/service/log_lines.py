@@ -6,19 +6,10 @@ from dataclasses import fields
 
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages import coordinator_records, holder_records, records, shard_records
+from secureps.messages import coordinator_records, holder_records, records, requests, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import TO_GO_ON, Commit
-from secureps.messages.requests import (
-    FAILED,
-    Examined,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -76,7 +67,9 @@ class LogLines:
                 return f"blocks lie by {where}" if in_force else f"blocks begin to move: {where}"
             case ScalingDecided(reason=reason):
                 return f"scaling: {reason}"
-            case Prepared(group=group, version=version, blocks=blocks, epoch=epoch) if epoch:
+            case requests.Prepared(group=group, version=version, blocks=blocks, epoch=epoch) if (
+                epoch
+            ):
                 where = f"{counted(len(blocks), 'block')} of placement {epoch}"
                 return self._prefix(group, f"version {version}: {where}")
             case coordinator_records.MemberJoined(client):
@@ -89,9 +82,9 @@ class LogLines:
                 return self._prefix(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
-            case Retire(client, reason) if reason.startswith(FAILED):
+            case requests.Retire(client, reason) if reason.startswith(requests.FAILED):
                 return f"{client} {reason}"
-            case Retire(client, reason, returns):
+            case requests.Retire(client, reason, returns):
                 what = "rests for a while" if returns else "takes part no more"
                 return f"{client} {what}{reason and f': {reason}'}"
             case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
@@ -100,12 +93,12 @@ class LogLines:
                 return self._prefix(group, f"{named(clients)} return: {reason}")
             case coordinator_records.MemberPassed(group=group, client=client, reason=reason):
                 return self._prefix(group, f"{client} is not waited for: {reason}")
-            case Withdraw(id=id, reason=reason):
+            case requests.Withdraw(id=id, reason=reason):
                 return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
                 values = ", ".join(f"{metric.name} {metric.value:.4f}" for metric in metrics)
                 return f"version {version} is evaluated: {values}"
-            case Submit(receipt) if receipt.unsafe:
+            case requests.Submit(receipt) if receipt.unsafe:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._prefix(cohort.group, f"cohort {cohort.number} closed: {reason}")
@@ -113,11 +106,11 @@ class LogLines:
                 left = "nobody was asked to open it, and not all of it counts any more"
                 why = f"blocks of {len(missing)} are missing" if missing else left
                 return self._prefix(group, f"cohort {number} reopened: {why}")
-            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
+            case requests.Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
             case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
                 return f"{id}: {holder} found a flaw, {reason}: {flaw}"
-            case OpenRefused():
+            case requests.OpenRefused():
                 refusal = f"{record.holder} refuses: {record.reason}"
                 return self._prefix(record.group, f"cohort {record.cohort}: {refusal}")
             case coordinator_records.OpeningFailed(group=group, number=number, reason=reason):

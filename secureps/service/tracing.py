@@ -182,10 +182,8 @@ class Tracing(Meter):
                 self._add_for_cohort("step", cohort, "prepare", begin, end)
             case Open(cohort=cohort):
                 self._add_for_cohort("share", cohort, "open", begin, end)
-            case OpenSum(group, number):
-                known = self._cohorts.get(group)
-                if known is not None and known.number == number:
-                    self._add_for_cohort("decrypt", known, "open", begin, end)
+            case OpenSum(cohort):
+                self._add_for_cohort("decrypt", cohort, "open", begin, end)
             case MakeState(group):
                 self._add("make", group, 0, begin, end)
             case Examine(receipt=receipt):

@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 from secureps.errors import NotReady
 from secureps.messages.orders import AnyOrder, Task, WriteCheckpoint
-from secureps.messages.requests import Reply, Request, Subscribe
-from secureps.roles.coordinator import reign
+from secureps.messages.requests import Reply, Request, Rows, Subscribe
 from secureps.roles.coordinator import state as coordinator_tasks
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder import bfv, committee
+from secureps.roles.holder.bfv import OpenSum
 from secureps.roles.machine import Effect, Event, TaskResult
 from secureps.roles.member import tasks as member_tasks
 from secureps.roles.member.tasks import Contribute, Evaluate
@@ -26,7 +27,7 @@ from secureps.roles.shard.state import (
 
 ROLES = ("coordinator", "shard", "holder", "client")
 
-MODULES = (coordinator_tasks, reign, bfv, committee, member_tasks, shard_tasks)
+MODULES = (coordinator_tasks, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
 _OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"
@@ -54,7 +55,10 @@ ENDS = {
     | MakeState
     | StepState
     | GatherState
-    | WriteCheckpoint,
+    | OpenSum
+    | WriteCheckpoint
+    | WriteManifest
+    | Rows,
     "WorkFailed": PayloadsDamaged | ComingDamaged | DoesNotOpen,
 }
 """The tasks that are done, and the errors that say what is missing for one."""

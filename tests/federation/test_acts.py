@@ -169,7 +169,6 @@ def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) ->
     act(play, 2, "lower-budget", 40.0)  # it is never raised
     play.run(lambda: bool(journal_of(play)))
     assert member(play)._budget.budget == 0.001
-    assert member(play)._appraiser.budget.budget == 0.001
     play.run(play.parties[NAME].halted.done)
     halted = play.parties[NAME].halted.result()
     assert "the budget is 0.001" in halted.reason

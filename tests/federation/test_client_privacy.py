@@ -387,7 +387,7 @@ def test_the_shards_noise_covers_the_indicator() -> None:
     last, tools = layout.blocks - 1, cipher(plan.cipher_parameters)
     state = ShardState(SHARDS[0])
     state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    source = ShardNoise(SHARDS[0], state, MemorySpool(), UnsafeSeed(1), {})
+    source = ShardNoise(state, MemorySpool(), UnsafeSeed(1), {})
     for number in range(400):
         sealed = source.seal(make_cohort(number=number), last)
         total = tools.adder().zero(layout.slots(last))

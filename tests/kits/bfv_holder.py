@@ -7,13 +7,14 @@ from typing import Any
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort, Held, opening_digest
-from secureps.roles.holder.bfv import BfvHolder, SumOpened
+from secureps.messages.submission import BlockHeader, Cohort, Held, opening_digest
+from secureps.roles.holder.bfv import BfvHolder, OpenSum
 from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Halt,
     Machine,
     Step,
@@ -37,6 +38,13 @@ RUN = make_run(PLAN).id
 BASE = digest("base")
 ENDS = "this holder takes no part in the run: "
 SUMS = tuple(block_digest("sum", "all", 0, b) for b in range(4))
+
+
+def sum_opened(header: BlockHeader) -> Done:
+    """What its worker says of an opened sum, half a second after it began."""
+    figures = (requests.Figure("opening_seconds", 0.5),)
+    report = requests.Telemetry(HOLDER, header.group, 1, figures)
+    return Done(OpenSum(make_cohort(), header.block, ""), header, report)
 
 
 class Keys:
@@ -71,7 +79,7 @@ class Keys:
 
     def stored(self, block: int, number: int = 0) -> Step:
         header = opened_header(PLAN, RUN, "all", number, block)
-        self.give(WORKER, SumOpened(header, 0.5))
+        self.give(WORKER, sum_opened(header))
         return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), requests.Noted()))
 
 

@@ -46,8 +46,8 @@ from secureps.policy.plan import Plan, joint_groups
 from secureps.policy.spending import make_fact
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.state import CoordinatorState, ManifestWritten, WriteManifest
-from secureps.roles.machine import WORKER, Answer, Halt, Order, Say, Step, Tick, Work
+from secureps.roles.coordinator.state import CoordinatorState, WriteManifest
+from secureps.roles.machine import WORKER, Answer, Done, Halt, Order, Say, Step, Tick, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
 
@@ -364,8 +364,7 @@ class World:
                     self.due.append(Due(effect.to, effect.message, effect.to, reply))
             elif isinstance(effect, Work):
                 assert isinstance(effect.task, WriteManifest)
-                done = ManifestWritten(effect.task.number, effect.task.placement.epoch)
-                self.due.append(Due(WORKER, effect.task, WORKER, done))
+                self.due.append(Due(WORKER, effect.task, WORKER, Done(effect.task, ())))
         return step
 
     def reply(self, to: str, order: Any) -> Any:

@@ -7,7 +7,7 @@ from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.run import Placement
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState
-from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.coordinator.termination import is_over
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
@@ -101,16 +101,17 @@ def write_manifest_if_whole(tx: Transaction) -> None:
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 
-def complete(tx: Transaction, event: ManifestWritten) -> bool:
+def complete(tx: Transaction, done: WriteManifest, kept: tuple[int, ...]) -> bool:
     """Takes a durable manifest; returns whether it completes the newest checkpoint.
 
     Then outboxes and spools may forget what the checkpoint includes. A manifest of an older
     placement does not count, and another one is asked for.
     """
-    tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoint_in_making
-    if last is None or (event.number, event.epoch) != (last.number, _next_placement(tx).epoch):
+    tx.sessions.kept, last = kept or tx.sessions.kept, tx.federation.checkpoint_in_making
+    due = None if last is None else (last.number, _next_placement(tx).epoch)
+    if due != (done.number, done.placement.epoch):
         return False
-    ids = tx.federation.covered(event.number)
-    tx.write(CheckpointComplete(event.number))
+    ids = tx.federation.covered(done.number)
+    tx.write(CheckpointComplete(done.number))
     tx.settle(ids)
     return True

@@ -49,7 +49,6 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import Discard, Found
 from secureps.messages.records import Incarnated, RosterFollowed
-from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held, SubmissionId
 from secureps.policy.plan import different_keys
@@ -71,7 +70,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import MAKING, GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
+from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, WriteManifest
 from secureps.roles.coordinator.status import (
     HERE,
     NOT_KNOWN,
@@ -85,6 +84,7 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
+    Done,
     Effect,
     Event,
     Failed,
@@ -182,11 +182,11 @@ class Coordinator(Seat):
         self._sessions.begin(now, here, now + self.plan.section.lease)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
-        reign.begin(tx, self._settings.elsewhere)
+        reign.begin(tx)
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
-        membership.revoke(tx, self._settings.roster)
-        opening.form_committee(tx, self._settings)
+        membership.revoke(tx)
+        opening.form_committee(tx)
         checkpointing.write_manifest_if_whole(tx)
         return self._close_turn(tx)
 
@@ -243,31 +243,32 @@ class Coordinator(Seat):
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Handles one event, then moves every group as far as it can go; answers come last."""
-        if isinstance(event, Tick):
-            return self._close_turn(self._tx(now))
-        if isinstance(event, WatchLost):
-            for known in (self._sessions.waiting, self._sessions.told_of):
-                known.pop(sender, None)
-            self._sessions.watchers.discard(sender)
-            tx = self._tx(now)
-            self._say_of_server(tx, sender, "is away")
-            if self.plan.section.replicas == 1:
-                return tx.step
-            return self._close_turn(tx)  # a shard leaves the run if it stays away
-        if isinstance(event, WorkFailed | Failed):
-            return Step(effects=[Halt(str(event.error), type(event.error))])
-        if isinstance(event, Answered):  # from another coordinator
-            return Step()
-        if sender == WORKER and isinstance(event, StandbyFollows):
-            self._sessions.caught_up = event.standby
-            self._rule(tx := self._tx(now))
-            return self._close_turn(tx)
-        if sender == WORKER and isinstance(event, ManifestWritten):
-            if checkpointing.complete(tx := self._tx(now), event):
-                resharding.finish(tx)
-            return self._close_turn(tx)
-        if sender == WORKER and isinstance(event, KitRead):
-            return self._read_kit(now, event)
+        tx = self._tx(now)
+        match event:
+            case Tick():
+                return self._close_turn(tx)
+            case WatchLost():
+                for known in (self._sessions.waiting, self._sessions.told_of):
+                    known.pop(sender, None)
+                self._sessions.watchers.discard(sender)
+                self._say_of_server(tx, sender, "is away")
+                if self.plan.section.replicas == 1:
+                    return tx.step
+                return self._close_turn(tx)  # a shard leaves the run if it stays away
+            case WorkFailed(_, error) | Failed(_, error):
+                return Step(effects=[Halt(str(error), type(error))])
+            case Answered():  # from another coordinator
+                return Step()
+            case StandbyFollows(standby) if sender == WORKER:
+                self._sessions.caught_up = standby
+                self._rule(tx)
+                return self._close_turn(tx)
+            case Done(WriteManifest() as task, tuple() as kept) if sender == WORKER:
+                if checkpointing.complete(tx, task, kept):
+                    resharding.finish(tx)
+                return self._close_turn(tx)
+            case KitRead() if sender == WORKER:
+                return self._read_kit(now, event)
         self._demand_permitted(sender, event)
         # These do not show that a client works: anybody with its key may ask for the run or the
         # status, and a thread beside its loop reports that the loop hangs.
@@ -275,7 +276,6 @@ class Coordinator(Seat):
             federation = self.federation
             if sender in federation.members and sender not in federation.why_gone:
                 self._sessions.renew(sender, now + self.plan.section.lease)
-        tx = self._tx(now)
         answer = self._answer(tx, sender, event)
         self._close_turn(tx)
         if answer is not None:
@@ -292,7 +292,7 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """The shards and holders for a status, and the coordinator if it has a trouble."""
-        return servers(self._tx(0.0), self._settings.roster)
+        return servers(self._tx(0.0))
 
     def describe_waits(self, now: float) -> dict[str, str]:
         tx, own = self._tx(now), self.servers
@@ -312,14 +312,14 @@ class Coordinator(Seat):
         self._demand_own(tx, sender, event)
         match event:
             case requests.Register():
-                answer = founding.register(tx, self._settings, event)
+                answer = founding.register(tx, event)
                 self._rule(tx)
                 return answer
             case requests.Join(client):
                 if client not in self._sessions.watchers:  # a new process, whose disk may be sound
                     self._sessions.trouble(client, "")
                 membership.demand_known(tx, self._follower, client)
-                if waits := membership.join(tx, self._settings, event):
+                if waits := membership.join(tx, event):
                     return waits
                 self._sessions.renew(client, tx.now + self.plan.section.lease)
                 known = tx.federation
@@ -335,15 +335,8 @@ class Coordinator(Seat):
                 return None
             case requests.Heartbeat():
                 pass
-            case requests.Submit(receipt):
-                membership.submit(tx, self._settings.roster, receipt)
             case requests.Trouble(party, reason):
                 self._sessions.trouble(party, membership.shorten(reason))
-            case requests.Retire(party):
-                self._sessions.leave(party)
-                membership.retire(tx, event)
-            case Evaluated():
-                membership.take_evaluation(tx, self._settings.roster, event)
             case requests.Missing(party, ids=ids):
                 # A client may have the name of a shard that left: it must not reopen a cohort.
                 if self._settings.roster.find(party).role == "client":
@@ -352,18 +345,14 @@ class Coordinator(Seat):
                     answers.take_missing(tx, event)
             case requests.Examined():
                 envelopes.take_examination(tx, tx.group(event.group), event)
-            case EnvelopeKeyAnnounced():
-                envelopes.take_key(tx, self._settings.roster, event)
             case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
                 if self.plan.section.scaling is not None and not self.plan.trails(event.group):
                     self._load.take(event, tx.federation.shards)
                 else:
                     tx.quiet = True
-            case TakeOver():
+            case requests.TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
-            case Act():
-                do_act(tx, event)
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():
@@ -443,13 +432,13 @@ class Coordinator(Seat):
         if self._sessions.roster not in ("", known):
             step.effects.append(Say(f"the coordinator {self._sessions.roster}"))
         keys, roster = event.keys or self._settings.keys, self._follower.roster
-        self._settings = own = replace(self._settings, roster=roster, keys=keys)
+        self._settings = replace(self._settings, roster=roster, keys=keys)
         tx = replace(self._tx(now), step=step)
         if newer:
             membership.announce(tx, event.roster)
-            membership.revoke(tx, roster)
+            membership.revoke(tx)
         if newer or event.keys:
-            opening.form_committee(tx, own)
+            opening.form_committee(tx)
         return self._close_turn(tx)
 
     # --- transactions -------------------------------------------------------------
@@ -458,7 +447,7 @@ class Coordinator(Seat):
         everybody, evaluator = self._settings.roster.names("client"), self.plan.evaluator
         return Transaction(
             now=now,
-            plan=self.plan,
+            settings=self._settings,
             federation=self.federation,
             clients=everybody - {evaluator} if evaluator else everybody,
             holders=tuple(sorted(self._settings.roster.names("holder"))),
@@ -481,20 +470,6 @@ class Coordinator(Seat):
         if self.plan.section.scaling is not None:
             self._load.measure(tx)
         return tx.step
-
-
-TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
-    requests.Decline: membership.decline,
-    requests.Withdraw: membership.withdraw,
-    requests.Spoilt: answers.take_spoilt,
-    requests.Prepared: answers.take_prepared,
-    requests.Checkpointed: answers.take_checkpointed,
-    requests.Opened: answers.take_opened,
-    requests.OpenRefused: answers.take_refusal,
-    requests.KeyShare: answers.take_key_share,
-    Held: answers.take_held,
-}
-"""Requests that need nothing but the transaction."""
 
 
 # --- acts --------------------------------------------------------------------------
@@ -668,3 +643,22 @@ def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     founder = client == tx.federation.founder and not tx.plan.is_given(group.name)
     if group.phase is Phase.FOUNDING and founder and not group.receipts:
         tx.order(client, recovery.make_invite(tx, group, client))
+
+
+TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
+    Act: do_act,
+    requests.Submit: membership.submit,
+    requests.Decline: membership.decline,
+    requests.Withdraw: membership.withdraw,
+    requests.Retire: membership.retire,
+    Evaluated: membership.take_evaluation,
+    requests.Spoilt: answers.take_spoilt,
+    requests.Prepared: answers.take_prepared,
+    requests.Checkpointed: answers.take_checkpointed,
+    requests.Opened: answers.take_opened,
+    requests.OpenRefused: answers.take_refusal,
+    requests.KeyShare: answers.take_key_share,
+    Held: answers.take_held,
+    EnvelopeKeyAnnounced: envelopes.take_key,
+}
+"""Requests that need nothing but the transaction."""

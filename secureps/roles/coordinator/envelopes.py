@@ -17,10 +17,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, NotReady, UnknownParty, WrongVersion
 from secureps.messages import coordinator_records as records
-from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import EraseKeys, Examine, GroupVersion, KeyCommittee
 from secureps.messages.requests import Examined
@@ -92,13 +90,13 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
     doubt = _why_disbelieved(tx, group, id, answer.holder)
     alone = len(opening.remaining_holders(tx, group, id) - {answer.holder}) < tx.plan.threshold
     if (alone or not doubt) and group.phase is Phase.HOLDING and group.is_closed_over(id):
-        tx.write(CohortReopened(group.name, group.number, ()))
+        tx.write(records.CohortReopened(group.name, group.number, ()))
     if not doubt and group.can_drop(id):
         _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
         late = "too late to leave it out" if tx.federation.is_kept(id) else "left out already"
         looked_at = opening.is_examined_first(group, id.client)
-        tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+        tx.write(records.FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
         if not looked_at and opening.is_examined_first(group, id.client):
             _examine_all(tx, group, id.client)
 
@@ -251,7 +249,7 @@ BETWEEN = 60.0
 """Seconds for which two more announcements are allowed, or less if keys serve a shorter time."""
 
 
-def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
+def take_key(tx: Transaction, told: EnvelopeKeyAnnounced) -> None:
     """Takes a holder's announcement of its newest key, and of the keys that it erased.
 
     Raises:
@@ -259,7 +257,7 @@ def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> Non
         Otherwise as `AnnouncedKeys.is_news`.
     """
     number = tx.federation.keys.number(told.holder)
-    if not tx.federation.keys.is_news(told, tx.federation.run.id, roster):
+    if not tx.federation.keys.is_news(told, tx.federation.run.id, tx.settings.roster):
         return
     _demand_few(tx, told.holder)
     tx.write(told)

@@ -35,7 +35,7 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
 from secureps.roles.coordinator.transaction import Transaction, refuse_once
 from secureps.roles.machine import Halt, Say
-from secureps.roles.pinned_run import LATER, PinnedRun
+from secureps.roles.pinned_run import LATER
 
 
 def refuse_elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
@@ -57,13 +57,13 @@ def refuse_elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None
     )
 
 
-def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
+def _demand_nobody_elsewhere(tx: Transaction) -> None:
     """NotReady while servers, or half of all clients, have lately said that they hold a run.
 
     Fewer clients do not stop the founding, because each could say so without end.
     """
     lately = {p for p, at in tx.sessions.elsewhere.items() if tx.now - at < tx.plan.section.lease}
-    clients = settings.roster.names("client")
+    clients = tx.settings.roster.names("client")
     if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
         raise NotReady(
             f"the run is not founded: {', '.join(sorted(lately)[:5])} take part in one already, "
@@ -72,7 +72,7 @@ def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
         )
 
 
-def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
+def found(tx: Transaction, schema: Schema) -> None:
     """Pins the run of this model.
 
     Raises:
@@ -81,7 +81,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
         WrongShape: the model has digests of other tensors than the plan freezes.
     """
     federation, plan, holders = tx.federation, tx.plan, tx.sessions.holders
-    _demand_nobody_elsewhere(tx, settings)
+    _demand_nobody_elsewhere(tx)
     if len(federation.shards) < plan.section.shards:
         raise NotReady(
             f"the run waits for shards: {len(federation.shards)} of {plan.section.shards} are up"
@@ -98,11 +98,11 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     copies = plan.section.replicas
     held = place_groups({g.name: g.blocks for g in layout.all_groups}, shards, copies)
     placement = Placement.by_block(1, shards, held)
-    roster = settings.roster
-    run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)
+    roster, nonce = tx.settings.roster, tx.settings.nonce
+    run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, nonce)
     addresses = tuple(federation.shards[name] for name in shards)
     tx.write(RunPinned(run, placement, addresses))
-    opening.form_committee(tx, settings)
+    opening.form_committee(tx)
     for party in sorted(tx.watchers):
         if party in shards or party in holders or tx.is_spare(party):
             tx.order(party, tx.make_configure())
@@ -150,7 +150,7 @@ LONGEST_ADDRESS = 300
 """Most letters of HOST:PORT; a host's name has 253 at most."""
 
 
-def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
+def register(tx: Transaction, event: Register) -> Noted | NotReady:
     """Registers a shard or key holder; NotReady if an operator must restore a state folder first.
 
     A shard that is new on a run's roster, or was drained, registers and holds no blocks.
@@ -175,7 +175,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         return away
     if party == COORDINATOR:
         return Noted()
-    role = settings.roster.find(party).role
+    role, initial = tx.settings.roster.find(party).role, tx.settings.initial
     if len(event.advertise) > LONGEST_ADDRESS:
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
@@ -207,9 +207,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         tx.step.effects.append(Say(text))
     elif moved and reign.is_ruling(tx):
         tell_moved(tx)
-    if settings.initial is not None and federation.pinned is None:
+    if initial is not None and federation.pinned is None:
         with suppress(NotReady):  # the next server that registers tries again
-            found(tx, settings, settings.initial)
+            found(tx, initial)
     return Noted()
 
 

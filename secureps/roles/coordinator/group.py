@@ -12,18 +12,10 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
+from secureps.messages import requests
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.submission import (
     Base,
     Cohort,
@@ -349,7 +341,7 @@ TRANSITIONS = (
     Transition(
         "a client gives the founding model, shards make version 0 of it, or the model is lost",
         {Phase.FOUNDING},
-        (Submit, Prepared, records.SubmissionsDropped),
+        (requests.Submit, requests.Prepared, records.SubmissionsDropped),
     ),
     Transition(
         "all shards have made version 0", {Phase.FOUNDING}, (records.VersionCommitted,), {WAITING}
@@ -374,8 +366,8 @@ TRANSITIONS = (
         (records.RoundOpened,),
         rounds=False,
     ),
-    Transition("an update arrives", {COLLECTING}, (Submit,)),
-    Transition("an update arrives for a later cohort", MAKING, (Submit,), rounds=False),
+    Transition("an update arrives", {COLLECTING}, (requests.Submit,)),
+    Transition("an update arrives for a later cohort", MAKING, (requests.Submit,), rounds=False),
     Transition(
         "a member comes, is asked, declines, is passed over, or leaves; its update is refused",
         _OPEN,
@@ -387,7 +379,7 @@ TRANSITIONS = (
             records.MemberPassed,
             records.MembersReturned,
             records.SubmissionsDropped,
-            Withdraw,
+            requests.Withdraw,
         ),
         rounds=False,
     ),
@@ -432,7 +424,9 @@ TRANSITIONS = (
         {COLLECTING},
     ),
     Transition(
-        "a key holder gives or refuses a share", {OPENING, PREPARING}, (KeyShare, OpenRefused)
+        "a key holder gives or refuses a share",
+        {OPENING, PREPARING},
+        (requests.KeyShare, requests.OpenRefused),
     ),
     Transition("the shares open the cohort", {OPENING}, (records.CohortOpened,), {PREPARING}),
     Transition(
@@ -444,7 +438,7 @@ TRANSITIONS = (
     Transition(
         "a shard has made its part of the version, or lying key holders are named",
         {PREPARING},
-        (Prepared, records.LiarsNamed),
+        (requests.Prepared, records.LiarsNamed),
     ),
     Transition(
         "the version is committed or the cohort burnt, and the group waits",
@@ -460,7 +454,7 @@ TRANSITIONS = (
         {COLLECTING},
         rounds=False,
     ),
-    Transition("a key holder has examined an envelope", _OPEN, (Examined,)),
+    Transition("a key holder has examined an envelope", _OPEN, (requests.Examined,)),
     Transition(
         "a flaw is noted that comes too late to drop the update",
         {WAITING, DONE, *_OPEN},
@@ -525,7 +519,7 @@ class GroupState:
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
     scale: float | None = None
-    coming: dict[str, Prepared] = field(default_factory=dict)
+    coming: dict[str, requests.Prepared] = field(default_factory=dict)
     history: dict[int, bytes] = field(default_factory=dict)
     sitting_out: frozenset[str] = frozenset()
     absences: dict[str, str] = field(default_factory=dict)
@@ -815,7 +809,7 @@ class GroupState:
                 self.members.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):
                 self.members.ask(client, Base(version, step), at)
-            case Withdraw(id=id):
+            case requests.Withdraw(id=id):
                 self.members.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.drop(ids, at)
@@ -867,7 +861,7 @@ class CheckpointState:
     number: int
     versions: tuple[GroupVersion, ...]
     results: int = 0
-    parts: dict[str, Checkpointed] = field(default_factory=dict)
+    parts: dict[str, requests.Checkpointed] = field(default_factory=dict)
     complete: bool = False
 
     def version_of(self, group: str) -> int:

@@ -30,19 +30,10 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import coordinator_records as records
+from secureps.messages import requests
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
-from secureps.messages.requests import (
-    FAILED,
-    Decline,
-    Join,
-    Proposal,
-    Retire,
-    Submit,
-    Subscribe,
-    Withdraw,
-)
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -73,13 +64,12 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
-from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import block_bytes, check_sequence
 from secureps.wording import named, printable
 
 
-def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
+def join(tx: Transaction, message: requests.Join) -> NotReady | requests.Proposal | None:
     """Takes a client in, with the groups that it contributes to; the first one founds the run.
 
     Returns:
@@ -97,9 +87,9 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         return waits
     if tx.plan.section.frozen and not schema.valued:
         tx.plan.layout(schema)  # raises PlanRefused
-        return Proposal(tx.plan.text)
+        return requests.Proposal(tx.plan.text)
     if federation.pinned is None:
-        founding.found(tx, settings, schema)
+        founding.found(tx, schema)
     ours = federation.run.schema
     if schema.untied.digest != ours.untied.digest:
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
@@ -112,7 +102,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
     _demand_constant(tx, client)
     tx.write(records.MemberJoined(client, message.groups))
     trains = client != tx.plan.evaluator
-    if trains and not federation.founder and settings.initial is None:
+    if trains and not federation.founder and tx.settings.initial is None:
         tx.write(records.FounderChosen(client))
     return None
 
@@ -145,10 +135,10 @@ def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None
         raise NotReady(f"{client} is new on the roster, and {named(behind)} yet to hear of it", 1.0)
 
 
-def revoke(tx: Transaction, roster: Roster) -> None:
+def revoke(tx: Transaction) -> None:
     """Leaves out members that are not on the roster any more, also from open rounds."""
     for client in tx.federation.members:
-        if client not in roster and tx.federation.isolated.get(client) != REVOKED:
+        if client not in tx.settings.roster and tx.federation.isolated.get(client) != REVOKED:
             tx.sessions.leave(client)
             tx.write(records.ClientRevoked(client))
             for group in tx.federation.groups.values():
@@ -162,7 +152,7 @@ def announce(tx: Transaction, text: str) -> None:
         tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
 
-def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
+def tell_roster(tx: Transaction, follower: RosterFollower, known: requests.Subscribe) -> None:
     """Sends newer rosters to a party that still follows an older one.
 
     First come rosters whose key holders updates are still sealed for, because a party that was away
@@ -171,7 +161,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
     roster = follower.roster
     for committee in opening.used_committees(tx):
         if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
-            _send_roster(tx, known.party, follower.committee(committee.committee).roster)
+            _send_roster(tx, known.party, follower.newest_with(committee.committee))
     newest = (roster.number, roster.expires)
     if newest != (known.epoch, known.expires) and known.epoch <= roster.number:
         _send_roster(tx, known.party, roster)
@@ -181,7 +171,7 @@ def _send_roster(tx: Transaction, party: str, roster: Roster) -> None:
     tx.order(party, RosterChanged(tx.federation.incarnation, roster.text))
 
 
-def decline(tx: Transaction, message: Decline) -> None:
+def decline(tx: Transaction, message: requests.Decline) -> None:
     """Notes that an invited client takes no part in a round, unless it has contributed already.
 
     A client that declines a version of the model sits out until the next one: anything that it sent
@@ -209,7 +199,7 @@ def decline(tx: Transaction, message: Decline) -> None:
             termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
 
 
-def withdraw(tx: Transaction, message: Withdraw) -> None:
+def withdraw(tx: Transaction, message: requests.Withdraw) -> None:
     """Notes that a shard or the coordinator refused a client's update, so it will not come."""
     id = message.id
     check_sequence(id)
@@ -243,9 +233,10 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
-def retire(tx: Transaction, message: Retire) -> None:
+def retire(tx: Transaction, message: requests.Retire) -> None:
     """Notes that a member leaves or rests, and lets rounds go on without it."""
     client, reason = message.client, shorten(message.reason)
+    tx.sessions.leave(client)
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
@@ -260,17 +251,18 @@ def retire(tx: Transaction, message: Retire) -> None:
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:
             what = "rests for a while" if message.returns else "takes part no more"
-            what = reason if reason.startswith(FAILED) else what
+            what = reason if reason.startswith(requests.FAILED) else what
             termination.take_decline(tx, group, client, what)
 
 
-def take_evaluation(tx: Transaction, roster: Roster, message: Evaluated) -> None:
+def take_evaluation(tx: Transaction, message: Evaluated) -> None:
     """Journals the designated evaluator's metrics of a version, once."""
     section = tx.plan.section.evaluation
     if section is None or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
-    roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
+    author = tx.settings.roster.find(message.party)
+    author.identity.verify(*evaluated_bytes(message), message.signature)
     if message.run != tx.federation.run.id:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
@@ -298,10 +290,12 @@ def shorten(reason: str) -> str:
 # --- submissions -------------------------------------------------------------------
 
 
-def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
+def submit(tx: Transaction, message: requests.Submit) -> None:
     """Journals a receipt, once; the same again changes nothing."""
     # A forged receipt would contribute, spend or use up a sequence in another client's name.
-    roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
+    receipt = message.receipt
+    author = tx.settings.roster.find(receipt.id.client)
+    author.identity.verify(*signing_bytes(receipt), receipt.signature)
     group = _group(tx, receipt)
     if _is_known(tx, receipt):
         if receipt.id in group.receipts:
@@ -310,7 +304,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
-        tx.write(Submit(receipt))
+        tx.write(message)
         commit.found(tx, group, receipt)
         return
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
@@ -321,7 +315,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         envelopes.check_keys(tx, receipt)
     _check_asked(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
-    tx.write(Submit(receipt))
+    tx.write(message)
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)

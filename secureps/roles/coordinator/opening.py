@@ -38,7 +38,6 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
-from secureps.roles.pinned_run import PinnedRun
 from secureps.wording import named
 
 
@@ -95,12 +94,12 @@ def check_committee(tx: Transaction, receipt: Receipt) -> None:
         )
 
 
-def form_committee(tx: Transaction, settings: PinnedRun) -> None:
+def form_committee(tx: Transaction) -> None:
     """Has the next versions sealed for the roster's holders, if they are new.
 
     The earlier holders go on while the roster has fewer holders than the plan, or lacks a key.
     """
-    known, roster, pinned = tx.federation.committees, settings.roster, tx.federation.pinned
+    known, roster, pinned = tx.federation.committees, tx.settings.roster, tx.federation.pinned
     shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
     if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
         text = "the key that all updates are encrypted for is no longer on the roster"
@@ -119,7 +118,7 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
         text = f"the roster has {len(names)} key holders, and the plan {tx.plan.holders}"
         tx.step.effects.append(Say(f"{text}: those that there were go on"))
         return
-    found = {file_digest(EnvelopePublicKey(key).to_bytes()): key for key in settings.keys}
+    found = {file_digest(EnvelopePublicKey(key).to_bytes()): key for key in tx.settings.keys}
     if known and (lacking := [c.name for c in members if c.cipher_key_digest not in found]):
         text = f"the kit lacks the cipher key of {named(lacking)}: copy all of public/"
         tx.step.effects.append(Say(f"{text}; the key holders before go on"))

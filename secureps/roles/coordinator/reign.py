@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from secureps.crypto.roster import Roster
@@ -37,16 +36,6 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import LINE, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    CopyPart,
-    Follow,
-    Noted,
-    Register,
-    Request,
-    Rows,
-    Subscribe,
-    TakeOver,
-)
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, different_keys
 from secureps.roles import permissions
@@ -67,7 +56,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    TaskResult,
     Tick,
     WatchLost,
     Work,
@@ -94,13 +82,13 @@ SUPERSEDED = (
 STALE = "the coordinator went on without this standby, and has what this one does not have"
 
 
-def begin(tx: Transaction, elsewhere: bool) -> None:
+def begin(tx: Transaction) -> None:
     """Asks, at a start, the standby's address whether the standby has taken over."""
     if not tx.federation.reigns.follower:
         return
     if tx.federation.pinned is None:
         tx.write(StandbyFollows(b""))  # no standby takes over before there is a run
-    elif elsewhere:
+    elif tx.settings.elsewhere:
         own, run = tx.federation.incarnation, tx.federation.run.id
         ask = requests.Register(COORDINATOR, "", 1.0, own, run)
         tx.step.effects.append(Call(COORDINATOR, ask))
@@ -244,15 +232,6 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
 # --- standby -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RowsKept(TaskResult):
-    """Reports that rows are durable up to `seq`, with their records."""
-
-    seq: int
-    chain: bytes
-    records: tuple[Any, ...]
-
-
 class Seat:
     """What the machines of a coordinator and of its standby have in common.
 
@@ -265,10 +244,10 @@ class Seat:
         self._whose, self.plan = whose, plan
         self._follower = RosterFollower(roster)
 
-    def inspect(self, sender: str, message: Request) -> bool:
+    def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed(f"{self._whose} takes no payloads: blocks go to their shards")
 
-    def subscription(self) -> Subscribe:
+    def subscription(self) -> requests.Subscribe:
         raise Malformed(f"{self._whose} watches nobody")
 
     def _demand_permitted(self, sender: str, event: Event) -> None:
@@ -357,17 +336,20 @@ class Standby(Seat):
         match event:
             case Tick():
                 return self._look(now)
-            case Answered(Follow(), Rows(rows, part) as received):
+            case Answered(requests.Follow(), requests.Rows(rows, part) as received):
                 self._heard, self._lost = now, ""
                 self._keeps = bool(rows) and part is None
                 new = bool(rows) or part is not None
                 return Step(effects=[Work(received) if new else self._follow()])
-            case RowsKept() if sender == WORKER:
-                return self._kept(now, event)
-            case Done(Rows(part=CopyPart(digest, size) as part)) if sender == WORKER:
+            case Done(requests.Rows(rows, None), tuple() as records) if sender == WORKER:
+                self._seq, self._chain = self._seq + len(rows), rows[-1].chain
+                return self._kept(now, records)
+            case Done(requests.Rows(part=requests.CopyPart(digest, size) as part)) if (
+                sender == WORKER
+            ):
                 asks = self._follow(digest, part.end)
                 return Step(effects=[Halt(BEGINS) if part.end == size else asks])
-            case Failed(Follow(), error) if self.follows:
+            case Failed(requests.Follow(), error) if self.follows:
                 return self._lose(now, str(error))
             case Failed(_, error) | WorkFailed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
@@ -376,25 +358,25 @@ class Standby(Seat):
         if sender in self._follower.roster:  # others may be on a newer roster
             self._demand_permitted(sender, event)
         match event:
-            case Register() if sender == COORDINATOR:
-                return Step(effects=[Answer(Noted())])
-            case TakeOver() if sender == COORDINATOR:
+            case requests.Register() if sender == COORDINATOR:
+                return Step(effects=[Answer(requests.Noted())])
+            case requests.TakeOver() if sender == COORDINATOR:
                 if refusal := self._refusal():
                     raise Refused(refusal)
                 step = self._take_over("by command")
-                step.effects.insert(0, Answer(Noted()))
+                step.effects.insert(0, Answer(requests.Noted()))
                 return step
         raise Unreachable("a standby is here: the coordinator rules elsewhere", LOOK)
 
     # --- following ----------------------------------------------------------------
 
     def _follow(self, copy: bytes = b"", have: int = 0) -> Call:
-        return Call(COORDINATOR, Follow(self._number, self._seq, self._chain, copy, have))
+        return Call(COORDINATOR, requests.Follow(self._number, self._seq, self._chain, copy, have))
 
-    def _kept(self, now: float, event: RowsKept) -> Step:
-        self._seq, self._chain, self._keeps = event.seq, event.chain, False
+    def _kept(self, now: float, records: tuple[Any, ...]) -> Step:
+        self._keeps = False
         before, commanded, self._commanded = self.follows, self._commanded, ""
-        for record in event.records:
+        for record in records:
             self.apply(now, record)
         if other := self._other_plan():
             return other

@@ -16,25 +16,10 @@ from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import (
-    MovingRecord,
-    PlacementMoved,
-    ShardLeft,
-    StandbyFollows,
-)
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, Task
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    BALANCE,
-    Checkpointed,
-    CohortSteps,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-)
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
@@ -47,7 +32,7 @@ from secureps.roles.coordinator.group import (
     Trail,
     after_pause,
 )
-from secureps.roles.machine import Record, TaskResult
+from secureps.roles.machine import Record
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30
@@ -66,14 +51,14 @@ class Timeline:
         burnt_in_all: how many cohorts were ever burnt or spoilt.
     """
 
-    burnt: list[CohortSteps] = field(default_factory=list)
+    burnt: list[requests.CohortSteps] = field(default_factory=list)
     burnt_in_all: int = 0
     _began: dict[str, float] = field(default_factory=dict)
-    _making: dict[str, CohortSteps] = field(default_factory=dict)
-    _done: list[CohortSteps] = field(default_factory=list)
+    _making: dict[str, requests.CohortSteps] = field(default_factory=dict)
+    _done: list[requests.CohortSteps] = field(default_factory=list)
 
     @property
-    def steps(self) -> tuple[CohortSteps, ...]:
+    def steps(self) -> tuple[requests.CohortSteps, ...]:
         """The steps of the newest cohorts, oldest first."""
         making = sorted(self._making.values(), key=lambda steps: steps.closed)
         return (*self._done, *making)[-KEPT_STEPS:]
@@ -85,12 +70,12 @@ class Timeline:
             case records.CohortClosed(cohort):
                 began = self._began.get(cohort.group, at)
                 of = (cohort.group, cohort.number, cohort.version, len(cohort.members))
-                self._making[cohort.group] = CohortSteps(*of, began, at)
+                self._making[cohort.group] = requests.CohortSteps(*of, began, at)
             case Held(group=group):
                 self._step(group, held=at)
             case records.CohortOpened(group=group):
                 self._step(group, opened=at)
-            case Prepared(group=group, epoch=0):
+            case requests.Prepared(group=group, epoch=0):
                 self._step(group, prepared=at)
             case records.VersionCommitted(group=group):
                 self._step(group, committed=at)
@@ -109,7 +94,7 @@ class Timeline:
         if (making := self._making.get(group)) is not None:
             self._making[group] = replace(making, **done)
 
-    def _end(self, group: str, ended: str, why: str) -> CohortSteps | None:
+    def _end(self, group: str, ended: str, why: str) -> requests.CohortSteps | None:
         if (making := self._making.pop(group, None)) is None:
             return None
         told = replace(making, ended=ended, why=why)
@@ -148,13 +133,13 @@ class Reigns:
     left: list[str] = field(default_factory=list)
     came: list[str] = field(default_factory=list)
 
-    def apply(self, record: Incarnated | StandbyFollows) -> None:
+    def apply(self, record: Incarnated | records.StandbyFollows) -> None:
         match record:
             case Incarnated(number, standby):
                 self.incarnation = number
                 if standby:
                     self.ruler, self.followers = standby, []
-            case StandbyFollows(standby):
+            case records.StandbyFollows(standby):
                 self.follower, self.left, self.came = standby, [], []
                 self.known[self.incarnation // LINE] = self.incarnation
                 if standby and standby not in self.followers:
@@ -378,7 +363,7 @@ class Moving:
     def apply(
         self,
         at: float,
-        record: Act | MovingRecord,
+        record: Act | records.MovingRecord,
         pinned: RunPinned,
         groups: Collection[GroupState],
     ) -> RunPinned:
@@ -388,9 +373,9 @@ class Moving:
             case Act():
                 self._act(record, old)
                 return pinned
-            case ShardLeft(shard, reason, removed):
+            case records.ShardLeft(shard, reason, removed):
                 self._leave(shard, reason, removed)
-                if self.shard == shard or self.what == BALANCE:
+                if self.shard == shard or self.what == requests.BALANCE:
                     self._settle()
                 for group in groups:
                     group.states.pop(shard, None)
@@ -400,16 +385,16 @@ class Moving:
                 )
             case ScalingDecided(blocks=blocks):
                 if blocks:
-                    self.what, self.assigned = BALANCE, blocks
+                    self.what, self.assigned = requests.BALANCE, blocks
                 return pinned
-            case PlacementMoved(placement, in_force) if in_force:
+            case records.PlacementMoved(placement, in_force) if in_force:
                 for group in groups:
                     self._take_over(group, old, placement)
                 if self.what == ShardDeed.REMOVE:
                     self._leave(self.shard)
                 self._settle()
                 now = replace(pinned, placement=placement, coming=None)
-            case PlacementMoved(placement):
+            case records.PlacementMoved(placement):
                 self.since = at
                 return replace(pinned, coming=placement)
         if coming is not None:
@@ -582,7 +567,7 @@ class CoordinatorState:
         """Returns the holders of a group's last block, which also hold an adaptive clip's scale."""
         return self.placement.holders(group, -1)
 
-    def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
+    def by_block(self, group: str, made: Mapping[str, requests.Prepared]) -> tuple[bytes, ...]:
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()
@@ -800,7 +785,7 @@ class CoordinatorState:
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
     def _apply_to(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
-        if isinstance(record, Prepared) and record.epoch:
+        if isinstance(record, requests.Prepared) and record.epoch:
             self.moving.files.setdefault(group.name, {})[record.shard] = record.state
             return
         with group.moved_by(record):
@@ -836,20 +821,20 @@ class CoordinatorState:
                 self.answered |= {(h, group.name): record.number for h in holders}
                 group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
-            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
+            case requests.Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= frozenset() if group.rounds else {id.client}
-            case Examined(id=id, holder=holder):
+            case requests.Examined(id=id, holder=holder):
                 group.open_receipts.approve(id, holder)
-            case KeyShare(holder=holder, share=share):
+            case requests.KeyShare(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
                 self.answered[holder, group.name] = record.cohort
-            case OpenRefused(holder=holder, reason=reason):
+            case requests.OpenRefused(holder=holder, reason=reason):
                 making = group.closed_cohort
                 making.refusals[holder], making.answered_at = reason, at
             case records.OpeningFailed(holders=holders, reason=reason):
@@ -881,7 +866,7 @@ class CoordinatorState:
             case requests.Withdraw(id=id):
                 self._use(id)
                 group.apply_to_members(at, record)
-            case Prepared(shard):
+            case requests.Prepared(shard):
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
@@ -951,6 +936,8 @@ class CoordinatorState:
 class WriteManifest(Task):
     """Writes the manifest of a checkpoint whose parts are durable, which completes it.
 
+    It makes the numbers of the checkpoints that stay; none if all do.
+
     Placement, parts and privacy spent are as of the moment of the task. If a shard leaves
     meanwhile, another manifest is asked for. `tallies` counts equal facts (`Ledger.tallies`): a
     list of all facts would grow with every update. Checkpoints of the versions in `stay` are kept,
@@ -960,20 +947,8 @@ class WriteManifest(Task):
     number: int
     versions: tuple[GroupVersion, ...]
     placement: Placement
-    parts: tuple[Checkpointed, ...]
+    parts: tuple[requests.Checkpointed, ...]
     tallies: tuple[tuple[Charge | Release, int], ...] = ()
     unsafe: tuple[str, ...] = ()
     results: tuple[VersionEvaluated, ...] = ()
     stay: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestWritten(TaskResult):
-    """Reports that a checkpoint's manifest, by the placement of this epoch, is durable.
-
-    `kept` are the numbers of the checkpoints that stay; empty if all do.
-    """
-
-    number: int
-    epoch: int
-    kept: tuple[int, ...] = ()

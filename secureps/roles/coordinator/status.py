@@ -17,18 +17,6 @@ from secureps.errors import Malformed
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.requests import (
-    ARRIVED,
-    CLIP,
-    PUBLISHED,
-    SPENT,
-    UP,
-    WAITED,
-    Figure,
-    Holding,
-    Submit,
-    Telemetry,
-)
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
@@ -118,7 +106,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
-def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
     placement = federation.placement
     for shard in placement.shards:
         spans = [
@@ -127,7 +115,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]
             for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
-        yield Holding(shard, len(spans), 4 * values)
+        yield requests.Holding(shard, len(spans), 4 * values)
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
@@ -137,13 +125,13 @@ def clip_of(tx: Transaction, group: GroupState) -> float | None:
     return group.scale * section.clip
 
 
-def servers(tx: Transaction, roster: Roster) -> Servers:
+def servers(tx: Transaction) -> Servers:
     """Returns the roster's shards and holders; once the run is placed, only shards that came.
 
     The coordinator is listed if something is wrong with its disk or its roster. Its standby is
     listed too, as live while it follows.
     """
-    federation, here = tx.federation, tx.sessions
+    federation, here, roster = tx.federation, tx.sessions, tx.settings.roster
     spare = count_spare(len(roster.holders()), tx.plan.holders, tx.plan.threshold)
     accuse = tally_doubts(federation.accused, spare)
     gone = federation.moving.left
@@ -327,20 +315,20 @@ class Window:
     """The newest reports, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._reports: deque[Telemetry] = deque(maxlen=KEPT)
+        self._reports: deque[requests.Telemetry] = deque(maxlen=KEPT)
 
     @property
-    def newest(self) -> tuple[Telemetry, ...]:
+    def newest(self) -> tuple[requests.Telemetry, ...]:
         return tuple(self._reports)
 
-    def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
+    def take(self, report: requests.Telemetry, groups: Mapping[str, GroupState]) -> None:
         """Keeps a party's own report, unless it is of a version that is not in the making yet."""
         names = [figure.name for figure in report.figures]
         if report.group not in groups:
             raise Malformed(f"no group is called {report.group!r}")
         if len(names) > 16 or any(len(name) > 64 for name in names):
             raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
-        if wrong := {WAITED, ARRIVED, UP}.intersection(names):
+        if wrong := {requests.WAITED, requests.ARRIVED, requests.UP}.intersection(names):
             raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
         if not all(0 <= figure.value <= MOST for figure in report.figures):
             raise Malformed(f"telemetry has seconds and bytes: from 0 to {MOST:g}")
@@ -352,11 +340,13 @@ class Window:
     def measure(self, tx: Transaction) -> None:
         for record in tx.step.records:
             match record:
-                case Submit(receipt):
+                case requests.Submit(receipt):
                     client, group, made = receipt.id.client, receipt.id.group, receipt.version + 1
                     if receipt.purpose == UPDATE:
-                        size = (Figure(UP, float(receipt.size)),)
-                        self._reports.append(Telemetry(client, group, made, size, receipt.step))
+                        size = (requests.Figure(requests.UP, float(receipt.size)),)
+                        self._reports.append(
+                            requests.Telemetry(client, group, made, size, receipt.step)
+                        )
                     self._waited(tx, group, (client,), arrived=True)
                 case CohortClosed(cohort):
                     own = tx.federation.groups[cohort.group]
@@ -364,15 +354,17 @@ class Window:
                     self._waited(tx, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
                     clip, spent = clip_of(tx, tx.federation.groups[name]), most_spent(tx)
-                    known = {PUBLISHED: tx.now, CLIP: clip, SPENT: spent}
-                    figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
-                    self._reports.append(Telemetry(COORDINATOR, name, version, figures))
+                    known = {requests.PUBLISHED: tx.now, requests.CLIP: clip, requests.SPENT: spent}
+                    figures = tuple(
+                        requests.Figure(n, v) for n, v in known.items() if v is not None
+                    )
+                    self._reports.append(requests.Telemetry(COORDINATOR, name, version, figures))
 
     def _waited(self, tx: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
         group = tx.federation.groups[name]
         if group.opened_at is None:
             return  # the founding model, or the round was given up in this transaction
-        seconds = Figure(WAITED, tx.now - group.opened_at)
-        figures = (seconds, Figure(ARRIVED, float(arrived)))
+        seconds = requests.Figure(requests.WAITED, tx.now - group.opened_at)
+        figures = (seconds, requests.Figure(requests.ARRIVED, float(arrived)))
         for client in clients:
-            self._reports.append(Telemetry(client, name, group.version + 1, figures))
+            self._reports.append(requests.Telemetry(client, name, group.version + 1, figures))

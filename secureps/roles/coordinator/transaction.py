@@ -18,12 +18,10 @@ from secureps.errors import Malformed, NotReady
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import AnyOrder, ClientOrder, Configure, Discard, Settled, ShardOrder
-from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId
 from secureps.model.layout import Layout
@@ -33,7 +31,7 @@ from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.group import GroupState, Members
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
-from secureps.roles.pinned_run import LATER
+from secureps.roles.pinned_run import LATER, PinnedRun
 
 # --- attendance --------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class Sessions:
     refused: set[str] = field(default_factory=set)
     obeyed: dict[str, int] = field(default_factory=dict)
     told_of: dict[str, int] = field(default_factory=dict)
-    waiting: dict[str, Subscribe] = field(default_factory=dict)
+    waiting: dict[str, requests.Subscribe] = field(default_factory=dict)
     caught_up: bytes = b""
     followed: bool = False
     confirmed: bool = False
@@ -413,6 +411,7 @@ class Transaction:
     """The handling of one event.
 
     Args:
+        settings: the coordinator's own, with the newest roster and keys of its kit.
         clients, holders: the roster's, without a designated evaluator.
         live: clients whose lease runs at `now`; only for reading.
         watchers: parties whose stream of orders is open; only for reading.
@@ -423,7 +422,7 @@ class Transaction:
     """
 
     now: float
-    plan: Plan
+    settings: PinnedRun
     federation: CoordinatorState
     clients: frozenset[str]
     holders: tuple[str, ...]
@@ -434,6 +433,10 @@ class Transaction:
     reasons: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
     step: Step = field(default_factory=Step)
+
+    @property
+    def plan(self) -> Plan:
+        return self.settings.plan
 
     @property
     def layout(self) -> Layout:
@@ -521,7 +524,7 @@ class Transaction:
         known.follow(group, self.sessions.changes, self.live, barred)
         return known
 
-    def write(self, record: CoordinatorRecord) -> None:
+    def write(self, record: records.CoordinatorRecord) -> None:
         self.step.records.append(record)
         self.federation.apply(self.now, record)
         self.sessions.changes.note(record)
@@ -552,7 +555,7 @@ class Transaction:
 
     def drop(self, group: str, ids: tuple[SubmissionId, ...], reason: str) -> None:
         if ids:
-            self.write(SubmissionsDropped(group, ids, reason))
+            self.write(records.SubmissionsDropped(group, ids, reason))
             self.settle(ids)
 
     def tell_clients(self, message: ClientOrder) -> None:

@@ -8,38 +8,32 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open, Task
 from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
-from secureps.messages.submission import BlockHeader
+from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Effect,
     Event,
     Failed,
     Prune,
     Step,
-    TaskResult,
     Work,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSum(Task):
-    """Decrypts the sum of one block that lies in the store under `key`."""
+    """Decrypts the sum of one block that lies in the store under `key`.
 
-    group: str
-    cohort: int
+    It makes the header of the opened sum, which then lies in the store under the header's key.
+    """
+
+    cohort: Cohort
     block: int
     key: str
-
-
-@dataclass(frozen=True, slots=True)
-class SumOpened(TaskResult):
-    """Reports that an opened sum lies in the store under the header's key."""
-
-    header: BlockHeader
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -70,8 +64,10 @@ class BfvHolder(Holder):
                 return Step()
             case Failed(request, error):
                 return self._take_failure(request, error)
-            case SumOpened() if sender == WORKER:
-                return self._send_opened(event)
+            case Done(OpenSum(), BlockHeader() as header, Telemetry(figures=(seconds,))) if (
+                sender == WORKER
+            ):
+                return self._send_opened(header, seconds.value)
         return super().handle_own(sender, event)
 
     def begin(self, order: Open) -> list[Effect]:
@@ -96,7 +92,7 @@ class BfvHolder(Holder):
         return self._progress[name] if name in self._openings else None
 
     def cohort_of(self, task: Task) -> Name | None:
-        return (task.group, task.cohort) if isinstance(task, OpenSum) else None
+        return name_of(task.cohort) if isinstance(task, OpenSum) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
         opened = tuple(header.key for header in self._progress[name].headers.values())
@@ -114,15 +110,15 @@ class BfvHolder(Holder):
             reason = f"the sum of block {block} is not the one that its shard held"
             return self.give_up((group, cohort), reason)
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
-        return Step(effects=[Work(OpenSum(group, cohort, block, key))])
+        order = self._openings[group, cohort]
+        return Step(effects=[Work(OpenSum(order.cohort, block, key))])
 
-    def _send_opened(self, event: SumOpened) -> Step:
-        header = event.header
+    def _send_opened(self, header: BlockHeader, seconds: float) -> Step:
         opening = self._under_way((header.group, header.sequence))
         if opening is None:
             return Step()
         opening.headers[header.block] = header
-        opening.seconds += event.seconds
+        opening.seconds += seconds
         if len(opening.headers) < len(opening.blocks):
             return Step()
         puts = sorted(opening.headers.items())

@@ -33,14 +33,6 @@ TOLD_AT_ONCE = 16
 """Findings that are sent together, without waiting for more."""
 
 
-@dataclass(slots=True)
-class Refusal:
-    """The effects (`told`) that refuse a cohort, once its envelopes in `due` are examined."""
-
-    due: set[SubmissionId]
-    told: list[Effect]
-
-
 class CommitteeHolder(Holder):
     """The machine of one of a committee's key holders."""
 
@@ -49,7 +41,8 @@ class CommitteeHolder(Holder):
         self._announcing = False
         self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
-        self._refusals: dict[Name, Refusal] = {}
+        self._refusals: dict[Name, tuple[Effect, set[SubmissionId]]] = {}
+        """What refuses a cohort, once these envelopes of it are examined."""
 
     def resume(self, now: float) -> Step:
         step = super().resume(now)
@@ -113,8 +106,8 @@ class CommitteeHolder(Holder):
         If envelopes are not examined in advance, this is the only report of a flaw.
         """
         order = self._openings[name]
-        due = {receipt.id for receipt in order.receipts}
-        self._refusals[name] = Refusal(due, super().give_up(name, reason).effects)
+        (refusal,) = super().give_up(name, reason).effects
+        self._refusals[name] = refusal, {receipt.id for receipt in order.receipts}
         return Step(effects=[Work(Examine(order.incarnation, each)) for each in order.receipts])
 
     def _open(self, order: Open) -> Step:
@@ -145,16 +138,16 @@ class CommitteeHolder(Holder):
         asked, refusals = self._asked.pop(receipt.id, 0), self._refusals
         if asked > 1:
             self._asked[receipt.id] = asked - 1
-        due = [refusal for refusal in refusals.values() if receipt.id in refusal.due]
+        due = [ids for _, ids in refusals.values() if receipt.id in ids]
         if found is not None and (asked or (due and found.flaw)):
             self._found.append(Call(COORDINATOR, found))
-        for refusal in due:
-            refusal.due.remove(receipt.id)
-        over = [name for name, refusal in refusals.items() if not refusal.due]
+        for ids in due:
+            ids.remove(receipt.id)
+        over = [name for name, (_, ids) in refusals.items() if not ids]
         if self._asked and not over and len(self._found) < TOLD_AT_ONCE:
             return Step()
         told, self._found = self._found, []
-        return Step(effects=[*told, *(e for name in over for e in refusals.pop(name).told)])
+        return Step(effects=[*told, *(refusals.pop(name)[0] for name in over)])
 
     # --- keys ---------------------------------------------------------------------
 

@@ -653,7 +653,7 @@ class HolderLedger:
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
         """Returns the names of a committee's holders."""
-        holders = self.follower.committee(digest).holders
+        holders = self.follower.newest_with(digest).holders()
         names = tuple(holder.name for holder in holders)
         if self.name not in names:
             raise Refused(f"{self.name} is none of these key holders: {named(names)}")

@@ -54,10 +54,10 @@ class Committees:
         """Takes the coordinator's word for when a committee begins; the earliest one counts."""
         if self._told.get(told.committee) == told:
             return
-        known = self._follower.committee(told.committee)
-        names = tuple(holder.name for holder in known.holders)
+        holders = self._follower.newest_with(told.committee).holders()
+        names = tuple(holder.name for holder in holders)
         digests = [file_digest(EnvelopePublicKey(key).to_bytes()) for key in told.keys]
-        if (told.holders, digests) != (names, [h.cipher_key_digest for h in known.holders]):
+        if (told.holders, digests) != (names, [h.cipher_key_digest for h in holders]):
             raise Refused("the coordinator's key holders are not those of the roster")
         before = self._told.setdefault(told.committee, told)
         since = (GroupVersion(s.group, min(s.version, told.begins(s.group))) for s in before.since)
@@ -108,7 +108,7 @@ class Committees:
     def _begun(self, group: str, version: int) -> list[KeyCommittee]:
         """Returns the committees that have begun by this version, in the order of their rosters."""
         begun = (told for told in self._told.values() if told.begins(group) <= version)
-        return sorted(begun, key=lambda told: self._follower.committee(told.committee).number)
+        return sorted(begun, key=lambda told: self._follower.number_of(told.committee))
 
     def decline(
         self,

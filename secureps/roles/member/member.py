@@ -42,6 +42,7 @@ from secureps.errors import (
     Conflict,
     InternalError,
     Malformed,
+    PlanRefused,
     SecurepsError,
     TermsRefused,
     Unreachable,
@@ -59,20 +60,7 @@ from secureps.messages.member_records import (
     SequencesBegun,
     SubmissionSettled,
 )
-from secureps.messages.orders import (
-    COME_BACK,
-    Configure,
-    Finish,
-    GroupVersion,
-    Invite,
-    Published,
-    SealAgain,
-    SendAgain,
-    Settled,
-    Task,
-)
 from secureps.messages.records import RosterFollowed, RunPinned
-from secureps.messages.requests import PutBlock, Retire, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
@@ -112,10 +100,26 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member.committees import Committees
-from secureps.roles.member.evaluation import Appraiser
-from secureps.roles.member.outbox import FOUNDED, GATHER_SECONDS, Desk, Invitations, Outbox, Timing
+from secureps.roles.member.outbox import (
+    FOUNDED,
+    GATHER_SECONDS,
+    Desk,
+    Invitations,
+    Outbox,
+    Readiness,
+    Timing,
+    find_readiness,
+)
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
+from secureps.roles.member.tasks import (
+    DECLINES,
+    Aim,
+    Contribute,
+    Contributed,
+    Evaluate,
+    Offer,
+    SealOn,
+)
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, demand_founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -125,13 +129,13 @@ from secureps.wording import counted
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
-        step.effects.append(Call(to, PutBlock(each), attach=each.key))
+        step.effects.append(Call(to, requests.PutBlock(each), attach=each.key))
 
 
 def follow_shards(
     step: Step,
     pinned: Pinned,
-    told: Configure | Welcome,
+    told: orders.Configure | requests.Welcome,
     roster: Roster,
     out: Outbox,
     model: PulledModel,
@@ -154,7 +158,7 @@ def follow_shards(
             place = header.group, header.block
             to = now.holders(*place)[0]
             if header.block not in transfer.stored and to != before.holders(*place)[0]:
-                step.effects.append(Call(to, PutBlock(header), attach=header.key))
+                step.effects.append(Call(to, requests.PutBlock(header), attach=header.key))
     return moved
 
 
@@ -208,10 +212,12 @@ class Member:
         self._invites = Invitations()
         self._working = self._watching = self._greeting = self._warned = False
         self._departure = Departure(settings.name)
-        self._appraiser: Appraiser
-        self._budget: Budget
+        self._evaluated = 0
+        """The newest version that it was asked to evaluate, since its process started."""
+        self._refuses = False
+        """Whether its data holder was told why it evaluates nothing."""
         self._lowered: float | None = None
-        self._ahead: Configure | Welcome | None = None
+        self._ahead: orders.Configure | requests.Welcome | None = None
         """The newest word of a placement with shards that are not on this client's roster yet."""
         self._first_due: float | None = None
         self._gathers_until: float | None = None
@@ -233,9 +239,6 @@ class Member:
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self._settings.name)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
-                terms = self._settings.terms
-                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                self._appraiser = Appraiser(self._pinned, self._budget, self._model)
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):
@@ -252,14 +255,10 @@ class Member:
                 self._out.settle(id, outcome)
             case OwnAct(budget=budget):
                 self._departure.apply(record)
-                if budget is not None:
-                    self._lower(budget)
+                if budget is not None and (self._lowered is None or budget < self._lowered):
+                    self._lowered = budget
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
-
-    def _lower(self, budget: float) -> None:
-        self._lowered = budget if self._lowered is None else min(budget, self._lowered)
-        self._budget = self._appraiser.budget = self._budget.lower(budget)
 
     def make_fold(self) -> Fold:
         state = MemberState(
@@ -289,8 +288,7 @@ class Member:
         self._out.carried, self._out.founded = state.carried, state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
-        if state.lowered is not None:
-            self._lower(state.lowered)
+        self._lowered = state.lowered
 
     @property
     def is_idle(self) -> bool:
@@ -319,6 +317,12 @@ class Member:
     @property
     def _plan(self) -> Plan:
         return self.pinned.plan
+
+    @property
+    def _budget(self) -> Budget:
+        terms = self._settings.terms
+        own = Budget(self._plan, self._settings.name, terms.budget, terms.evaluation)
+        return own if self._lowered is None else own.lower(self._lowered)
 
     # --- Machine ------------------------------------------------------------------
 
@@ -422,22 +426,22 @@ class Member:
 
     def _obey(self, now: float, step: Step, order: Event) -> None:
         match order:
-            case Published():
+            case orders.Published():
                 self._model.publish(order)
                 if keys := self._out.release_older(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
-            case Invite(_, group):
+            case orders.Invite(_, group):
                 self._invites.open[group] = order
                 # a newer invitation replaces an order to seal an older update again
                 self._out.again.pop(group, None)
-            case SealAgain(_, id):
+            case orders.SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
                 # an order to seal again replaces the group's open invitation
                 self._invites.open.pop(id.group, None)
-            case Settled():
+            case orders.Settled():
                 until = order.version if order.burnt and self._plan.seals_again else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
-            case SendAgain(_, id):
+            case orders.SendAgain(_, id):
                 if id in self._out.sealed:
                     send_blocks(step, self.pinned, self._out.begin_sending(now, id))
                 else:
@@ -449,9 +453,9 @@ class Member:
                 self._catch_up(step)
             case orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
-            case Finish(_, reason, failure):
+            case orders.Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
-                halt = Halt(reason + (COME_BACK if error else ""), error)
+                halt = Halt(reason + (orders.COME_BACK if error else ""), error)
                 if error is None and self._wants_last():
                     self._end = self._end or (now + self._plan.section.lease, halt)
                 else:
@@ -566,7 +570,7 @@ class Member:
                 halt = Halt(f"{halt.reason}, but {text}: {then}", Unreachable)
             step.effects += [Say(text), halt]
 
-    def _begin(self, step: Step, task: Task) -> None:
+    def _begin(self, step: Step, task: orders.Task) -> None:
         self._working = True
         step.effects.append(Work(task))
 
@@ -590,9 +594,9 @@ class Member:
                 declined = True
         return declined
 
-    def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
+    def _decline(self, step: Step, invite: orders.Invite, base: Base, reason: str) -> None:
         if self._plan.trails(invite.group):
-            self._appraiser.decline(step, invite, reason)
+            self._decline_evaluation(step, invite, reason)
             return
         of = f"version {base.version} of {invite.group}"
         step.effects.append(Say(f"sends no update from {of}: {reason}"))
@@ -604,7 +608,7 @@ class Member:
         return Aim(group, base.version, sequence, base.step, self._out.carried_update(group))
 
     def _desk(self) -> Desk:
-        plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
+        plan, seen, evaluated = self._plan, self._model.published, self._evaluated
         out = self._out.sealed.values(), self._out.moving.keys()
         invites = self.committees.sealable_invites(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
@@ -631,12 +635,55 @@ class Member:
                 self._leave(step, Halt(objection))
 
     def _evaluate(self, step: Step, desk: Desk) -> bool:
-        waits, task = self._appraiser.begin_evaluation(step, desk, self._invites.open, self._aim)
-        if task is not None:
-            if task.aim is not None:
-                self._invites.follow(task.aim.group)
+        """Begins an evaluation that is due, or declines it; returns whether training waits."""
+        if self._settings.name == self._plan.evaluator:
+            return self._judge(step)
+        group = self._plan.trailing
+        invite = desk.invites.get(group)
+        ready = find_readiness(self._plan, desk.published, invite)
+        if invite is None or ready is Readiness.EARLY:
+            return False
+        self._evaluated, base = invite.evaluates, Base(invite.version, invite.step)
+        if desk.is_pending(group, base):
+            return False
+        refusal = self._budget.evaluation_objection()
+        if ready is not Readiness.READY or refusal:
+            del self._invites.open[group]
+            if ready is not Readiness.PAST:
+                self._decline_evaluation(step, invite, DECLINES if refusal else ready.value)
+            return False
+        if (task := self._make_evaluation(step, self._aim(group, base))) is not None:
+            self._invites.follow(group)
             self._begin(step, task)
-        return waits
+        return True
+
+    def _judge(self, step: Step) -> bool:
+        """Begins the designated evaluator's task, if all groups are at a scheduled version."""
+        plan, published = self._plan, self._model.published
+        version, *others = {published[g].version if g in published else -1 for g in plan.groups}
+        if others or version not in plan.schedule or version <= self._evaluated:
+            return False
+        if objection := self._budget.evaluation_objection():
+            step.effects.append(Halt(objection, PlanRefused))
+        elif (task := self._make_evaluation(step)) is not None:
+            self._evaluated = version
+            self._begin(step, task)
+        return True
+
+    def _make_evaluation(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
+        """Makes the task for the published version, once all of it is here; else asks for it."""
+        if self._model.ask_for_absent(self.pinned, step):
+            return None
+        digests = tuple(map(self._model.digest, self._plan.groups))
+        own = b"" if aim is None else self._model.digest(aim.group)
+        return Evaluate(*self._model.take(), digests, aim, own)
+
+    def _decline_evaluation(self, step: Step, invite: orders.Invite, reason: str) -> None:
+        """Declines an invitation; tells the data holder, once, if no evaluation is ever sent."""
+        if not self._refuses and (own := self._budget.evaluation_objection()):
+            self._refuses = True
+            step.effects.append(Say(own))
+        step.tell(requests.Decline(self._settings.name, invite.group, invite.round, reason))
 
     def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
         """Sends a block while the others are sealed, if an update was sealed whole before.
@@ -647,7 +694,7 @@ class Member:
         group, after = header.group, header.sequence + 1
         if group in self._out.goes_well:
             if self._out.next.get(group, 0) < after:
-                self._write(step, SequencesBegun((GroupVersion(group, after),)))
+                self._write(step, SequencesBegun((orders.GroupVersion(group, after),)))
             send_blocks(step, self.pinned, self._out.send_early(now, header))
         self._begin(step, SealOn())
 
@@ -753,7 +800,7 @@ class Member:
             self._ahead = told  # a shard came while this client was away; its roster will follow
             return
         self._ahead = None
-        self._pinned = self._appraiser.pinned = follow_shards(step, self.pinned, told, roster, *own)
+        self._pinned = follow_shards(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
         """Follows a placement that had to wait for a newer roster."""
@@ -876,7 +923,7 @@ class Departure:
     def tell(self, step: Step) -> None:
         if self.away:
             self.told = True
-            step.tell(Retire(self.client, self.reason, self.halt is None))
+            step.tell(requests.Retire(self.client, self.reason, self.halt is None))
 
     def rest(self, step: Step, now: float, seconds: float, reason: str) -> None:
         if self.away:

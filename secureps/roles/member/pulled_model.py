@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
 from secureps.messages.orders import GroupVersion, Published
 from secureps.messages.requests import GetBlock
+from secureps.messages.submission import model_digest
 from secureps.roles.machine import Call, Effect, Halt, Say, Step
 from secureps.roles.member.tasks import in_own_order
 from secureps.roles.pinned_run import Pinned
@@ -145,6 +146,10 @@ class PulledModel:
         digest = self.published[ask.group].blocks[ask.block]
         if digest in self._absent:
             self._unasked[digest] = None
+
+    def digest(self, group: str) -> bytes:
+        """Returns the digest of a group's newest published version."""
+        return model_digest(group, self.published[group].version, self.published[group].blocks)
 
     def take(self) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
         """Returns versions and blocks of the model for the worker, which drops all others."""

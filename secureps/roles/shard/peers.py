@@ -69,7 +69,6 @@ class _Asked:
 class Peers:
     """Asks other shards for missing payloads; a restart forgets it, and the orders come again."""
 
-    name: str
     state: ShardState
     _orders: dict[tuple[type, str], ShardOrder] = field(default_factory=dict)
     _asked: dict[tuple[str, int], _Asked] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class Peers:
             raise UnknownParty(text)
         self.state.group(missing.group)  # Malformed if there is none
         if missing.epoch > self.state.epoch:
-            raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
+            raise NotReady(f"{self.state.name} has yet to hear of placement {missing.epoch}")
         pinned, moves = self.state.pinned, missing.epoch > 0
         theirs = set(pinned.placement.blocks_of(missing.group, sender))
         if moves:
@@ -291,7 +290,6 @@ class _Fetch:
 class Fetcher:
     """The versions that come to one shard; a restart forgets it, and the orders come again."""
 
-    name: str
     state: ShardState
     _under_way: dict[tuple[str, int, int], _Fetch] = field(default_factory=dict)
 
@@ -333,7 +331,7 @@ class Fetcher:
             gained = tuple(block for block in blocks if block not in own)
             fetch = self._under_way[key] = _Fetch(order, blocks, epoch)
             fetch.asked = {peer for block in gained for peer in self.state.others(group, block)}
-            missing = Missing.of_placement(self.name, group, epoch)
+            missing = Missing.of_placement(self.state.name, group, epoch)
             step.effects += [Call(other, missing) for other in sorted(fetch.asked)]
             self._ask(step, fetch, gained)
 
@@ -482,7 +480,6 @@ class _Gathering:
 class NoiseCopies:
     """The noise that one shard gathers; after a restart it asks again, or finds it on the disk."""
 
-    name: str
     state: ShardState
     _gathered: dict[Name, _Gathering] = field(default_factory=dict)
 
@@ -500,7 +497,7 @@ class NoiseCopies:
         own, copies = dict[int, set[str]](), dict[int, set[str]]()
         for block in self.state.own(cohort.group):
             primary, *others = self.state.pinned.placement.holders(cohort.group, block)
-            if primary == self.name:
+            if primary == self.state.name:
                 own[block] = set(others)
             else:
                 copies[block] = {primary}
@@ -566,7 +563,7 @@ class NoiseCopies:
             if gathering.again is None:
                 gathering.again = now + AGAIN
                 what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
-                text = f"{self.name} waits for {what}, and asks for it again: {error}"
+                text = f"{self.state.name} waits for {what}, and asks for it again: {error}"
                 step.effects.append(Say(text))
             gathering.refused.setdefault(ask.block, set()).add(sender)
         self._go_on(step, gathering)
@@ -606,23 +603,23 @@ class NoiseCopies:
         if sender not in holders:
             raise UnknownParty(f"{sender} has no copy of block {asked.block} of {asked.group}")
         if not self._wanted:
-            raise Refused(f"{self.name}: shards of this run add no noise")
+            raise Refused(f"{self.state.name}: shards of this run add no noise")
         made = self.state.summed(asked.group, asked.cohort)
         gathering = self._gathered.get((asked.group, asked.cohort))
         about = None if gathering is None else gathering.about
         if made is not None:
             about = cohort_digest(self.state.run, made.cohort)
         if about not in (None, asked.about):
-            raise Refused(f"{self.name} knows another cohort {asked.cohort} of {asked.group}")
+            raise Refused(f"{self.state.name} knows another cohort {asked.cohort} of {asked.group}")
         known = made is not None or (gathering is not None and asked.block in gathering.here)
         if known or holders[0] == sender:
             key = noise_key(asked.group, asked.cohort, asked.block, asked.about)
             return Step(effects=[Answer(Payload(b""), attach=key)])
-        text = f"{self.name} has no noise of cohort {asked.cohort} of {asked.group}"
+        text = f"{self.state.name} has no noise of cohort {asked.cohort} of {asked.group}"
         over = [state.cohort for state in self.state.group(asked.group).states.values()]
         if asked.cohort <= max(over, default=-1):
             raise Refused(f"{text} any more: its version is made")
-        if holders[0] == self.name:
+        if holders[0] == self.state.name:
             raise NotReady(f"{text} yet")
         raise NotReady(f"{text}; by the placement that it knows {holders[0]} draws it", LATER)
 

@@ -57,7 +57,6 @@ from secureps.messages import shard_records as records
 from secureps.messages.encoding import from_plain, payload_digest, to_plain
 from secureps.messages.orders import Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, wrong_run
 from secureps.messages.submission import (
     FOUNDING,
@@ -159,9 +158,9 @@ class Shard:
         self._busy: set[tuple[str, str, int] | None] = set()
         self._watches = False
         self._forwarding = Forwarding()
-        self._noise = NoiseCopies(address.name, self.state)
-        self._peers = Peers(address.name, self.state)
-        self._fetcher = Fetcher(address.name, self.state)
+        self._noise = NoiseCopies(self.state)
+        self._peers = Peers(self.state)
+        self._fetcher = Fetcher(self.state)
         self._tried: dict[tuple[str, int], list[bytes]] = {}
         """By (group, cohort), the sum of keys that is being tried, and the newest one."""
         self._damaged: list[WorkFailed] = []
@@ -642,14 +641,14 @@ class Shard:
         step = Step()
         self._busy.discard(work_name(event.task))
         match event:
-            case Done(GatherState() as task, Prepared() as made):
+            case Done(GatherState() as task, requests.Prepared() as made):
                 self._record_gathered(step, task, made)
             case Done(DrawNoise() as task):
                 self._retry_hold(step, self._noise.take_drawn(step, task))
             case Done(_, records.SumsMade() as made):
                 self._write(step, made)
                 self._tell_held(step, made)
-            case Done(_, Prepared() as state):
+            case Done(_, requests.Prepared() as state):
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, records.KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key, in one transaction
@@ -662,7 +661,7 @@ class Shard:
             step.tell(event.telemetry)
         return step
 
-    def _record_gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
+    def _record_gathered(self, step: Step, task: GatherState, made: requests.Prepared) -> None:
         if self._fetcher.finish(task):
             self._write(step, made)
             if made.epoch:

@@ -75,7 +75,7 @@ class ShardState:
     def __init__(self, name: str) -> None:
         self.incarnation = 0
         self.spooled: dict[BlockName, BlockHeader] = {}
-        self._name = name
+        self.name = name
         self._pinned: Pinned | None = None
         self._groups: dict[str, ShardGroup] = {}
         self._sequences: dict[tuple[str, str], dict[int, int]] = {}
@@ -134,8 +134,8 @@ class ShardState:
     def _move(self, group: str, before: Pinned) -> bool:
         """Follows newer placements for a group; returns whether its blocks here have changed."""
         made, own = self._groups[group].coming, self.own(group)
-        moved = before.placement.blocks_of(group, self._name) != own
-        ready = before.coming is not None and before.coming.blocks_of(group, self._name) == own
+        moved = before.placement.blocks_of(group, self.name) != own
+        ready = before.coming is not None and before.coming.blocks_of(group, self.name) == own
         if moved and made is not None and ready:
             self._groups[group] = ShardGroup.after_move(made)
         elif moved:  # no block is placed here now, or this shard lost the values prepared for it
@@ -189,7 +189,7 @@ class ShardState:
 
     @property
     def pinned(self) -> Pinned:
-        return demand_founded(self._pinned, self._name)
+        return demand_founded(self._pinned, self.name)
 
     @property
     def run(self) -> bytes:
@@ -198,7 +198,7 @@ class ShardState:
     @property
     def is_apart(self) -> bool:
         """True if the run is known, and none of its blocks are placed here."""
-        return self._pinned is not None and self._name not in self._pinned.shards
+        return self._pinned is not None and self.name not in self._pinned.shards
 
     @property
     def reached(self) -> tuple[GroupVersion, ...]:
@@ -247,16 +247,16 @@ class ShardState:
     def own(self, group: str) -> tuple[int, ...]:
         """Returns the blocks of a group that are placed here; Malformed if there is none."""
         self.group(group)
-        return self.pinned.placement.blocks_of(group, self._name)
+        return self.pinned.placement.blocks_of(group, self.name)
 
     def coming(self, group: str) -> tuple[int, ...]:
         """Returns the blocks that the coming placement gives this shard; empty if none move."""
         coming = self.pinned.coming
-        return () if coming is None else coming.blocks_of(group, self._name)
+        return () if coming is None else coming.blocks_of(group, self.name)
 
     def others(self, group: str, block: int) -> tuple[str, ...]:
         held = self.pinned.placement.holders(group, block)
-        return tuple(shard for shard in held if shard != self._name)
+        return tuple(shard for shard in held if shard != self.name)
 
     def base_version(self, ask: GetBlock) -> int | None:
         """Returns the version that a block's differences are served from; None: the whole block."""
@@ -366,7 +366,7 @@ class ShardState:
         """Returns the spool keys of a submission's blocks; None if one is missing or differs."""
         own = self.own(id.group)
         if len(digests) != len(own):
-            raise Malformed(f"{id}: {len(digests)} digests, {self._name} holds {len(own)} blocks")
+            raise Malformed(f"{id}: {len(digests)} digests, {self.name} holds {len(own)} blocks")
         headers = [
             self.spooled.get((purpose, id.client, id.group, id.sequence, block)) for block in own
         ]

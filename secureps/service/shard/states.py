@@ -175,17 +175,16 @@ class States:
 
     def __init__(
         self,
-        name: str,
         state: ShardState,
         folders: ShardFolders,
         make: Make,
         limit: Limit = UNLIMITED,
     ) -> None:
-        self._name = name
+        self._name = state.name
         self._state = state
         self._folders = folders
         self._make = make
-        self.tiers = Tiers(name, state, folders.states, limit)
+        self.tiers = Tiers(state, folders.states, limit)
         self._held: dict[_Blocks, dict[int, GroupValues]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
         """Mapped versions whose digest was checked, with their group, last used last."""
@@ -575,8 +574,7 @@ class Tiers:
         limit: without one all versions are resident, except in groups whose tier is mapped.
     """
 
-    def __init__(self, name: str, state: ShardState, folder: Path, limit: Limit) -> None:
-        self._name = name
+    def __init__(self, state: ShardState, folder: Path, limit: Limit) -> None:
         self._state = state
         self._limit = limit
         self._scratch = Scratch(folder)
@@ -635,6 +633,6 @@ class Tiers:
             return SHORT
         pinned = self._state.pinned
         if self._room is None or self._epoch != pinned.placement.epoch:
-            self._room = self._limit.room(self._name, pinned)
+            self._room = self._limit.room(self._state.name, pinned)
             self._epoch = pinned.placement.epoch
         return self._room or 0

@@ -102,14 +102,13 @@ class ShardWorker(Worker):
 
     def __init__(
         self,
-        name: str,
         state: ShardState,
         spool: Spool,
         folders: ShardFolders,
         noise: ShardNoise,
         limit: Limit = UNLIMITED,
     ) -> None:
-        self._name = name
+        self._name = state.name
         self._state = state
         self._spool = spool
         self._noise = noise
@@ -117,7 +116,7 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._own_initial = folders.initial
-        self._states = States(name, state, folders, self._make, limit)
+        self._states = States(state, folders, self._make, limit)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
@@ -600,7 +599,6 @@ class ShardNoise:
     needs one. The shard's own `seed` gives a repeated sum the same noise, and each cohort another.
     """
 
-    name: str
     state: ShardState
     spool: Spool
     seed: Seed
@@ -654,7 +652,7 @@ class ShardNoise:
         noise = self.read(noise_key(cohort.group, cohort.number, block, about))
         if noise is None:
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
-            raise NoiseDamaged(f"{self.name}: {what} is gone")
+            raise NoiseDamaged(f"{self.state.name}: {what} is gone")
         return noise[:-DIGEST_BYTES]
 
     def for_recorded_sum(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
@@ -675,7 +673,7 @@ class ShardNoise:
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
         if not _is_whole(memoryview(payload)):
-            raise Malformed(f"{self.name}: noise came without its digest, or with another")
+            raise Malformed(f"{self.state.name}: noise came without its digest, or with another")
         if self.read(key) is None:  # the first one may be in a sum already
             self.spool.put(key, payload)
 

@@ -15,8 +15,8 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Prepared, Submit
 from secureps.messages.submission import Held, Member, SubmissionId, shorten
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
-from secureps.roles.machine import WORKER, Order, Step, Tick, WatchLost
+from secureps.roles.coordinator.state import WriteManifest
+from secureps.roles.machine import WORKER, Done, Order, Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -400,14 +400,14 @@ def test_a_checkpoint_makes_durable() -> None:
     assert isinstance(task, WriteManifest)
     assert (task.number, task.versions) == (number, versions)
     assert [each.shard for each in task.parts] == list(SHARDS)
-    step = world.give(WORKER, ManifestWritten(number, task.placement.epoch))
+    step = world.give(WORKER, Done(task, ()))
     assert step.records == [coordinator_records.CheckpointComplete(number)]
     ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
     for client, id in zip(CLIENTS, ids):
         assert orders_of(step, client) == [orders.Settled(1, id, "durable", 1, "in checkpoint 1")]
     for shard in SHARDS:
         assert orders_of(step, shard) == [orders.Discard(1, ids)]
-    assert world.give(WORKER, ManifestWritten(number, 1)).records == []
+    assert world.give(WORKER, Done(task, ())).records == []
 
 
 def test_a_shard_hears_which_of_its_submissions_are_past_and_of_no_others() -> None:

@@ -61,8 +61,9 @@ class Change:
 
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         watchers, none = frozenset({"c0"}), frozenset[str]()
-        tx = Transaction(0.0, PLAN, self.state, none, (), none, watchers)
-        opening.form_committee(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
+        settings = PinnedRun(PLAN, self.roster, None, NONCE, keys)
+        tx = Transaction(0.0, settings, self.state, none, (), none, watchers)
+        opening.form_committee(tx)
         return tx
 
     @property

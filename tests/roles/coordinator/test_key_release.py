@@ -52,17 +52,18 @@ class Begun:
         self.state = CoordinatorState({"all": group}, pinned=pinned)
         self.state.members = {"c0": 0.0}
         offered = tuple(key.key for key in KEYS.values())
-        opening.form_committee(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
+        self.settings = PinnedRun(PLAN, ROSTER, None, NONCE, offered)
+        opening.form_committee(self.at(0.0))
 
     def at(self, now: float) -> Transaction:
-        none = frozenset[str]()
-        return Transaction(now, PLAN, self.state, none, tuple(KEYS), none, frozenset({"c0"}))
+        none, here = frozenset[str](), frozenset({"c0"})
+        return Transaction(now, self.settings, self.state, none, tuple(KEYS), none, here)
 
     def hear(self, holder: str, number: int, least: int = 0, now: float = 0.0) -> Transaction:
         bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)
         signature = IDENTITIES[holder].sign(*announcement_bytes(bare))
         tx = self.at(now)
-        envelopes.take_key(tx, ROSTER, dataclasses.replace(bare, signature=signature))
+        envelopes.take_key(tx, dataclasses.replace(bare, signature=signature))
         return tx
 
 

@@ -25,7 +25,7 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
 from tests.kits.committee_kit import Bench
 from tests.kits.committee_parties import KEYS, CommitteeWorld
-from tests.kits.roles_kit import Due, make_plan
+from tests.kits.roles_kit import Due, make_charter, make_plan
 from tests.kits.stream_parties import stream_plan
 
 CLIENTS = tuple(f"c{number}" for number in range(6))
@@ -80,7 +80,7 @@ class Round:
         self.group = GroupState("all", open_receipts=OpenReceipts(PLAN.threshold))
         self.tx = Transaction(
             now=0.0,
-            plan=PLAN,
+            settings=make_charter(PLAN),
             federation=CoordinatorState({"all": self.group}, committees=[COMMITTEE]),
             clients=frozenset(CLIENTS),
             holders=HOLDERS,
@@ -190,7 +190,9 @@ class Stream(Round):
         plan = make_plan("plain", capacity=1000, group=[{"rule": BUFFER}])
         self.group = GroupState("all", version=1, phase=Phase.COLLECTING, rounds=False)
         self.tx = dataclasses.replace(
-            Round().tx, plan=plan, federation=CoordinatorState({"all": self.group})
+            Round().tx,
+            settings=make_charter(plan),
+            federation=CoordinatorState({"all": self.group}),
         )
         self.group.opened_at = 0.0
 
@@ -267,7 +269,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
     clients = frozenset(member.id.client for member in order.cohort.members)
     tx = Transaction(
         now=0.0,
-        plan=bench.plan,
+        settings=make_charter(bench.plan),
         federation=CoordinatorState(
             {"all": group},
             pinned=bench.pinned.record,

@@ -11,12 +11,13 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Follow, JournalRow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.reign import AGAIN, TAKES_OVER, RowsKept, Standby
+from secureps.roles.coordinator.reign import AGAIN, TAKES_OVER, Standby
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
     Call,
+    Done,
     Failed,
     Halt,
     Say,
@@ -50,8 +51,8 @@ def command(machine: Standby) -> Step:
     return machine.handle(11.0, COORDINATOR, TakeOver())
 
 
-def kept(*records: Any) -> RowsKept:
-    return RowsKept(3, b"", records)
+def kept(*records: Any) -> Done:
+    return Done(Rows((ROW,)), records)
 
 
 def test_it_takes_over_at_the_command() -> None:

@@ -60,6 +60,7 @@ from tests.kits.roles_kit import (
     Due,
     World,
     collecting,
+    make_charter,
     make_cohort,
     make_plan,
     make_receipt,
@@ -388,7 +389,8 @@ def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> No
         versions = [(orders.GroupVersion("all", version),) for version in kept]
         known = CoordinatorState({"all": GroupState("all", version=5)})
         known.checkpoints = [CheckpointState(n, at) for n, at in enumerate(versions)]
-        tx = Transaction(0.0, PLANS["bfv"], known, frozenset(), (), frozenset(), frozenset())
+        settings = make_charter(PLANS["bfv"])
+        tx = Transaction(0.0, settings, known, frozenset(), (), frozenset(), frozenset())
         assert commit.make_commit(tx, known.groups["all"]).keep == keep
 
 

@@ -32,6 +32,7 @@ from tests.kits.roles_kit import (
     SPARE,
     STEPS,
     World,
+    make_charter,
     make_plan,
     orders_of,
     state_of,
@@ -152,7 +153,8 @@ def test_a_spent_budget_is_foreseen_and_a_client_that_sits_out_is_not(
 ) -> None:
     federation = CoordinatorState({"all": GroupState("all", version=2, phase=Phase.WAITING)})
     everybody = frozenset(CLIENTS)
-    tx = Transaction(0.0, private(), federation, everybody, (), everybody, frozenset())
+    settings = make_charter(private())
+    tx = Transaction(0.0, settings, federation, everybody, (), everybody, frozenset())
     termination.end_for_few(tx, federation.groups["all"], frozenset(out), everybody - {*out})
     assert federation.ending.startswith(text)
     assert federation.failure == failure

@@ -11,6 +11,7 @@ from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from tests.kits.evaluations import evaluated_plan
+from tests.kits.roles_kit import make_charter
 
 BEST = {"best": {"metric": "accuracy", "goal": "max"}}
 EVALUATOR = "client-05"
@@ -27,7 +28,8 @@ def at(
     federation, everybody = CoordinatorState(groups), frozenset(f"client-0{n}" for n in range(6))
     federation.trail.subject = subject
     plan = evaluated_plan(evaluation=BEST if best else {})
-    return Transaction(0.0, plan, federation, everybody, (), everybody, frozenset())
+    settings = make_charter(plan)
+    return Transaction(0.0, settings, federation, everybody, (), everybody, frozenset())
 
 
 def test_the_versions_of_the_plan_are_due_once_each() -> None:
@@ -57,7 +59,7 @@ def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
 def test_a_designated_evaluator_that_has_left_is_not_waited_for(gone: str, says: str) -> None:
     tx = at(4)
     del tx.federation.groups[EVALUATION]
-    tx.plan = evaluated_plan(evaluation={"evaluator": EVALUATOR})
+    tx.settings = make_charter(evaluated_plan(evaluation={"evaluator": EVALUATOR}))
     if gone == "retired":
         tx.federation.retired.add(EVALUATOR)
     elif gone:

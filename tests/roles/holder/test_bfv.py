@@ -12,7 +12,7 @@ from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Held, opening_digest
-from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
+from secureps.roles.holder.bfv import OpenSum, received_key
 from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.machine import (
     WORKER,
@@ -41,6 +41,7 @@ from tests.kits.bfv_holder import (
     opening,
     refusal,
     released,
+    sum_opened,
 )
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -146,12 +147,12 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     for block in range(4):
         step = keys.fetched(block)
         key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
-        assert step == Step(effects=[Work(OpenSum("all", 0, block, key))])
+        assert step == Step(effects=[Work(OpenSum(make_cohort(), block, key))])
     headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
     first = [headers[block] for block in (2, 0, 1)]
     for header in first:
-        assert keys.give(WORKER, SumOpened(header, 0.5)) == Step()  # nothing before all are
-    assert keys.give(WORKER, SumOpened(headers[3], 0.5)) == Step(
+        assert keys.give(WORKER, sum_opened(header)) == Step()  # nothing before all are
+    assert keys.give(WORKER, sum_opened(headers[3])) == Step(
         [],
         [
             Call(SHARDS[block % 2], requests.PutBlock(header), attach=header.key)
@@ -192,7 +193,7 @@ def test_answers_that_come_too_late_are_passed_over() -> None:
     keys = Keys().founded()
     header = opened_header(PLAN, RUN, "all", 0, 0)
     assert keys.fetched(0) == Step()
-    assert keys.give(WORKER, SumOpened(header, 0.1)) == Step()
+    assert keys.give(WORKER, sum_opened(header)) == Step()
     assert keys.give("shard-a", Answered(requests.PutBlock(header), requests.Noted())) == Step()
     for request in (
         requests.GetSum(RUN, "all", 0, 0),

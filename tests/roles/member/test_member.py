@@ -42,8 +42,8 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member.evaluation import Readiness, find_readiness
 from secureps.roles.member.member import LEFT, PAUSED, Departure
+from secureps.roles.member.outbox import Readiness, find_readiness
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import MemberSettings, Terms
 from secureps.roles.pinned_run import Pinned

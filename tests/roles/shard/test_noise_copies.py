@@ -41,7 +41,7 @@ def noise(replicas: int = 2, private: bool = True) -> NoiseCopies:
     plan = make_plan("plain", **changes)
     state = ShardState(OWN)
     state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    return NoiseCopies(OWN, state)
+    return NoiseCopies(state)
 
 
 def hold(number: int = 3) -> Hold:
@@ -233,7 +233,7 @@ def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
     stale = ShardState(OWN)
     stale.apply(RunPinned(pinned.run, before, ADDRESSES))
     with pytest.raises(NotReady, match="by the placement that it knows gone draws it"):
-        NoiseCopies(OWN, stale).serve(PEER, ask(made, 0))
+        NoiseCopies(stale).serve(PEER, ask(made, 0))
 
 
 def test_noise_of_a_cohort_whose_version_is_made_is_not_drawn() -> None:

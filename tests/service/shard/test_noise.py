@@ -89,7 +89,7 @@ def kept(seed: Seed = SEED, plan: Plan | None = None) -> ShardNoise:
     plan = plan or noisy()
     state = ShardState(SHARDS[0])
     state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    return ShardNoise(SHARDS[0], state, MemorySpool(), seed, {})
+    return ShardNoise(state, MemorySpool(), seed, {})
 
 
 def key(noise: ShardNoise, cohort: Cohort = COHORT, block: int = 0) -> str:

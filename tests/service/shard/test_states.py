@@ -84,7 +84,7 @@ class Disk:
 
     def restarted(self) -> States:
         """Makes new `States` on the same disk, with nothing in memory."""
-        self.states = States(SHARDS[0], self.state, self.folders, self.make, self.limit)
+        self.states = States(self.state, self.folders, self.make, self.limit)
         return self.states
 
     def make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
@@ -226,7 +226,7 @@ def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(disk: Disk) -> None:
     def refuse(task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
         raise Refused("the sum of block 0 of cohort 1 of a is lost")
 
-    states = States(SHARDS[0], disk.state, disk.folders, refuse)
+    states = States(disk.state, disk.folders, refuse)
     with pytest.raises(DamagedStore) as caught:
         states.values("a", 1)
     assert str(caught.value) == (

@@ -55,8 +55,8 @@ class Shop:
         self.state, self.spool = ShardState(SHARDS[0]), MemorySpool()
         self.state.apply(records.RunPinned(self.run, make_placement(self.plan), ADDRESSES))
         folders = ShardFolders(folder / "states", folder / "checkpoints")
-        noise = ShardNoise(SHARDS[0], self.state, self.spool, UnsafeSeed(1), {})
-        self.worker = ShardWorker(SHARDS[0], self.state, self.spool, folders, noise)
+        noise = ShardNoise(self.state, self.spool, UnsafeSeed(1), {})
+        self.worker = ShardWorker(self.state, self.spool, folders, noise)
 
     def header(self, id: SubmissionId, payload: bytes) -> BlockHeader:
         own = (id.client, UPDATE, id.group, id.sequence, 0)
