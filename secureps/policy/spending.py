@@ -211,7 +211,9 @@ def choose_noise(
 
     first = _least(too_many, MOST_VERSIONS)
     versions = MOST_VERSIONS if first is None else first - 1
-    louder = "" if versions >= asked else _say_noise(_least(enough, MOST_NOISE * HUNDREDTHS))
+    louder = ""
+    if versions < asked and (found := _least(enough, MOST_NOISE * HUNDREDTHS)) is not None:
+        louder = f"noise_multiplier = {found / HUNDREDTHS:g} lasts for all versions of the plan"
     if versions == 0:
         one = spends(_change_plan(plan, epsilon, noise, 1))
         raise PlanRefused(
@@ -224,12 +226,6 @@ def choose_noise(
     if evaluation is not None and evaluation.every > versions:
         lines += ("[evaluation]", f"every = {versions}")
     return made, _make_choice(made, epsilon, spends(made), lines, louder)
-
-
-def _say_noise(hundredths: int | None) -> str:
-    if hundredths is None:
-        return ""
-    return f"noise_multiplier = {hundredths / HUNDREDTHS:g} lasts for all versions of the plan"
 
 
 def _make_choice(

@@ -107,11 +107,7 @@ def _convert(value: Any) -> Any:
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_convert)
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-
-@functools.cache
-def _decoder(kind: type) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
+_decoder = functools.cache(msgspec.msgpack.Decoder)
 
 
 def _encode(message: Any) -> bytes:

@@ -48,6 +48,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -93,12 +94,11 @@ def bounds(section: RuleSection, room: int) -> Bounds:
     """Computes the bounds of a rule's cohorts, if the cipher has room for this total weight."""
     match section:
         case SyncSection():
-            start = section.start if section.start is not None else section.quorum
-            return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
+            start = section.start or section.quorum
+            return Bounds(section.minimum, section.most or room, 1, start, 0, True)
         case SspSection():
             least, slack = section.minimum, section.slack
-            most = _or(section.most, room)
-            return Bounds(least, most, 1, least, 2 * slack + 1, ahead=slack)
+            return Bounds(least, section.most or room, 1, least, 2 * slack + 1, ahead=slack)
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
@@ -107,7 +107,7 @@ def bounds(section: RuleSection, room: int) -> Bounds:
         case AsyncSection():
             return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
-            most = _or(section.most, room // weight)
+            most = section.most or room // weight
             stale = section.max_staleness
             return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
@@ -245,8 +245,9 @@ def refuse_close(
     return uneven(weights, own.minimum) if sealed else ""
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
+def close(chosen: Sequence[Arrival], reason: str, weights: Iterable[int] = repeat(1)) -> Close:
+    members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights))
+    return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
 
 
 # --- the synchronous rule: a cohort is invited per version and closes together -----
@@ -292,7 +293,7 @@ class Sync:
         count = f"{len(here)} of {len(state.invited)}"
         until = state.opened_at + own.deadline * (1 + state.extensions)
         if not late and len(here) >= own.minimum:
-            return _close(arrivals, f"all {len(here)} invited have arrived")
+            return close(arrivals, f"all {len(here)} invited have arrived")
         if now < until:
             if late:
                 text = f"{count} have arrived; waits for {named(late)}"
@@ -300,23 +301,18 @@ class Sync:
             return Wait(until, f"{count} have arrived, the minimum cohort is {own.minimum}")
         over = f"deadline: {count} have arrived, quorum {own.quorum}"
         if len(here) >= max(own.quorum, own.minimum):
-            return _close(arrivals, over)
+            return close(arrivals, over)
         if state.extensions < own.extensions:
             over += f"; extension {state.extensions + 1} of {own.extensions}"
             return Extend(until + own.deadline, over)
         if len(here) >= own.minimum:
             over = f"last deadline: {count} have arrived, enough for the minimum cohort"
-            return _close(arrivals, f"{over} of {own.minimum}")
+            return close(arrivals, f"{over} of {own.minimum}")
         return Drop(
             tuple(sorted(arrival.id for arrival in arrivals)),
             f"given up: {count} have arrived after the last extension, the minimum cohort "
             f"is {own.minimum}; nothing was opened",
         )
-
-
-def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-    members = sorted(arrivals, key=lambda arrival: arrival.id)
-    return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)
 
 
 # --- ssp ---------------------------------------------------------------------------
@@ -365,9 +361,8 @@ class Ssp:
         if len(ready) < minimum:
             text = f"{len(ready)} members have sent, the minimum cohort is {minimum}"
             return Wait(None, text)
-        members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
         waited = f"every live member has reached clock {least}"
-        return Close(tuple(members), waited if state.slowest else "nobody is waited for")
+        return close(ready, waited if state.slowest else "nobody is waited for")
 
     def _wait(self, now: float, waits: str, state: RuleState) -> Decision:
         """Waits for the slowest, or passes over those for which others have waited too long.
@@ -494,9 +489,7 @@ class Buffered:
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
         faint = [fade(state.version - arrival.version, self.section.power) for arrival in chosen]
-        weights = even_out(faint, self.bounds.minimum)
-        members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
-        return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
+        return close(chosen, reason, even_out(faint, self.bounds.minimum))
 
 
 # --- priority ---------------------------------------------------------------------
