@@ -40,7 +40,7 @@ from secureps.crypto.roster import (
     next_roster,
     sign_request,
 )
-from secureps.crypto.tls import TlsKey, public_key_of
+from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import keyring
@@ -247,7 +247,7 @@ def issue_all(
     passphrases = passphrases or Passphrases()
     with _open_ca(directory, passphrases) as (_, roster):
         taken = {certificate.name for certificate in roster.certificates}
-    kind = kind_for(_read_parameters(directory))
+    kind = _read_kind(directory)
     requests = []
     for role, name in parties:
         if name in taken:
@@ -285,7 +285,7 @@ def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
     """Selects the requests whose keys are not certified yet; raises as `approve`."""
-    kind, revoked = kind_for(_read_parameters(directory)), _read_revoked(directory)
+    kind, revoked = _read_kind(directory), _read_revoked(directory)
     old = {certificate.name: certificate for certificate in roster.certificates}
     owners = {file_digest(ca.public.key): "the CA"}
     for certificate in roster.certificates:
@@ -356,7 +356,7 @@ def replace_holder(
         KitError: as `approve`; or `request` is not of a new holder, `old` is no holder, or under
             bfv, where one holder has the key of all updates.
     """
-    if kind_for(_read_parameters(directory)) is BFV:
+    if _read_kind(directory) is BFV:
         raise KitError(
             f"under bfv all updates are encrypted for {old}'s key, and nobody else opens them: no "
             f"run goes on without it; begin a new run, from its last model, with a kit of its own"
@@ -473,10 +473,9 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
         _add_revoked(directory, leaving)
     for request in requests:
         if request.cipher_key:
-            kind = kind_for(_read_parameters(directory))
+            kind = _read_kind(directory)
             assert kind is not None
-            path = public_file(directory, request.name, kind)
-            write(path, request.cipher_key, 0o644)
+            write(public_file(directory, request.name, kind), request.cipher_key, 0o644)
         keyring.write_certificate(directory, ca, request.role, request.name, request.tls_key)
     new = []
     for request in requests:
@@ -534,14 +533,8 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    path = keyring.certificate_file(directory, certificate.name)
-    if not path.exists():
-        return _digests(certificate)
-    try:
-        tls = file_digest(public_key_of(ca, certificate.name, read(path, "")))
-    except ClientError as error:
-        raise KitError(f"{path}: {error}; put the one that you made there") from None
-    return *_digests(certificate), tls
+    tls = keyring.certified_key(directory, ca, certificate.name)
+    return *_digests(certificate), *(() if tls is None else (file_digest(tls),))
 
 
 def _read_revoked(directory: Path) -> frozenset[bytes]:
@@ -558,8 +551,9 @@ def _add_revoked(directory: Path, digests: Iterable[bytes]) -> None:
     write(directory / "ca" / "revoked.json", text.encode(), 0o600)
 
 
-def _read_parameters(directory: Path) -> CipherParameters:
+def _read_kind(directory: Path) -> KeyKind | None:
     path = directory / "ca" / "cipher.json"
     with _name_damage(path):
         text = read(path, f"; `{init_command(directory)}` makes it")
-        return from_plain(CipherParameters, json.loads(text))
+        parameters = from_plain(CipherParameters, json.loads(text))
+    return kind_for(parameters)
