@@ -539,33 +539,21 @@ def _array(name: str, value: Any) -> Array:
 # --- evaluation --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """The result of an evaluation, checked against the plan.
-
-    Args:
-        metrics: the plan's metrics, in their own units, sorted by name, without reports.
-        vector: the client's contribution, float32 in [-1, 1].
-        examples: the largest of its evaluation and its reports.
-    """
-
-    metrics: tuple[Metric, ...] = field(repr=False)
-    vector: NDArray[np.float32] = field(repr=False)
-    examples: int
-
-
 def judge(
     evaluator: Evaluator,
     parameters: dict[str, Array],
     section: EvaluationSection,
     model: tuple[GroupVersion, ...],
     alike: bool,
-) -> Judgement:
+) -> tuple[tuple[Metric, ...], NDArray[np.float32], int]:
     """Calls the trainer's `report_at` for each of the plan's reports, then `evaluate_at`.
 
     Without `evaluate_at` it calls `evaluate`. If a report is missing, the client sends nothing:
     if only one member of a cohort had it, the mean would be that client's own value. With `alike`
     evaluation and reports count 1.
+
+    Returns the plan's metrics, in their own units, sorted by name, without reports; the client's
+    contribution, float32 in [-1, 1]; and the most examples of its evaluation and its reports.
 
     Raises ScriptFailed if the holder's code raised, or has nothing to report, or if a metric of the
     plan is missing or no number.
@@ -592,7 +580,7 @@ def judge(
         vector = to_vector(section, own, reports)
         metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
         check_metrics(section, metrics)
-    return Judgement(metrics, vector, count_examples(own, reports))
+    return metrics, vector, count_examples(own, reports)
 
 
 def read_result(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:

@@ -689,7 +689,9 @@ class ClientWorker(Worker):
             self._sealer.check_budget(pinned, site.name, task)
             model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
-            judgement = judge(site.trainer, model, section, task.model, of == "uniform")
+            metrics, vector, examples = judge(
+                site.trainer, model, section, task.model, of == "uniform"
+            )
         except (ConfigError, PlanRefused, ScriptFailed) as error:  # training can continue
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
@@ -701,19 +703,19 @@ class ClientWorker(Worker):
                 party=site.name,
                 version=task.model[0].version,
                 model=task.digests,
-                metrics=judgement.metrics,
-                examples=judgement.examples,
+                metrics=metrics,
+                examples=examples,
             )
             signature = site.identity.sign(*evaluated_bytes(message))
             return Done(task, dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            counted = self._count_publicly(aim, judgement.examples)
-        update = Update.from_values(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
+            counted = self._count_publicly(aim, examples)
+        update = Update.from_values(*clip_l2(vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
         updates = tuple(finish_sealing(self._seal(made)) for made in leave)
-        told, standing = f"{judgement.examples:,} records", self._sealer.describe_spending(pinned)
+        told, standing = f"{examples:,} records", self._sealer.describe_spending(pinned)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)
 

@@ -18,6 +18,7 @@ the core-SVP of the primal attack these rings have 101 to 110 bits, with hints a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -211,11 +212,7 @@ def block_size(degree: int, modulus: int, sigma: float) -> int:
         dimensions = ((m, degree + m + 1) for m in range(degree // 8, 3 * degree, degree // 64))
         return any(need <= (2 * b - d - 1) * delta + m / d * bits for m, d in dimensions)
 
-    low, high = 50, MOST_BLOCK  # a block size of 50 breaks no ring of ours
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if breaks(middle) else (middle, high)
-    return high
+    return bisect_left(range(MOST_BLOCK), True, 51, key=breaks)  # 50 breaks no ring of ours
 
 
 def core_svp(degree: int, modulus: int, sigma: float) -> tuple[float, float]:

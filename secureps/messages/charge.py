@@ -62,3 +62,6 @@ class Release:
     step: int = 0
 
     FORMER: ClassVar[Mapping[str, str]] = {"attempt": "step"}
+
+
+Fact = Charge | Release

@@ -161,10 +161,6 @@ def field_types(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
-def _required(kind: type) -> frozenset[str]:
-    return frozenset(name for name, kept in _fields(kind) or () if kept)
-
-
 def from_plain(kind: type[T], plain: Any) -> T:
     """Reads a record or state written by `to_plain`; Malformed if it does not fit `kind`."""
     read: Reader = _reader(typing.cast(Any, kind))
@@ -192,7 +188,9 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_read_packed, kind)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        return functools.partial(_read_record, kind, _field_readers(kind), _required(kind))
+        fields = {name: (_reader(each), f".{name}") for name, each in field_types(kind).items()}
+        required = frozenset(name for name, kept in _fields(kind) or () if kept)
+        return functools.partial(_read_record, kind, fields, required)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments[1:] != (...,):
         return functools.partial(_read_items, tuple(map(_reader, arguments)))
@@ -216,11 +214,6 @@ def _reader(kind: Any) -> Reader:
     if kind in (str, int, bool, None, type(None)):
         return functools.partial(_read_exactly, kind or type(None))
     raise InternalError(f"a {kind} has no place in a record")
-
-
-@functools.cache
-def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
-    return {name: (_reader(each), f".{name}") for name, each in field_types(kind).items()}
 
 
 def _read_record(

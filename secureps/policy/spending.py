@@ -10,15 +10,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from secureps.config.plan import ClientPrivacySection, PlanSection
 from secureps.errors import ConfigError, InternalError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
+from secureps.messages.charge import Fact as Fact
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.wording import counted
-
-Fact = Charge | Release
 
 
 def adjacency(plan: Plan) -> str:
@@ -61,18 +61,12 @@ def total_epsilon(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) ->
 
     privacy = plan.section.privacy
     assert privacy is not None
-    charges: Counter[Charge] = Counter()
-    releases: Counter[Release] = Counter()
-    for each, times in Counter(facts).items():
-        if isinstance(each, Charge):
-            charges[each] = times
-        else:
-            releases[each] = times
+    known: Counter[Any] = Counter(facts)
     client = isinstance(privacy, ClientPrivacySection)
-    if charges if client else releases:
+    if any(isinstance(each, Release) != client for each in known):
         raise InternalError(f"facts of another unit than the plan's {privacy.unit}")
     delta = min(privacy.delta, most_delta)
-    return client_epsilon(releases, delta) if client else epsilon(charges, delta)
+    return client_epsilon(known, delta) if client else epsilon(known, delta)
 
 
 def plan_epsilon(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
@@ -211,7 +205,9 @@ def choose_noise(
 
     first = _least(too_many, MOST_VERSIONS)
     versions = MOST_VERSIONS if first is None else first - 1
-    louder = "" if versions >= asked else _say_noise(_least(enough, MOST_NOISE * HUNDREDTHS))
+    louder = ""
+    if versions < asked and (found := _least(enough, MOST_NOISE * HUNDREDTHS)) is not None:
+        louder = f"noise_multiplier = {found / HUNDREDTHS:g} lasts for all versions of the plan"
     if versions == 0:
         one = spends(_change_plan(plan, epsilon, noise, 1))
         raise PlanRefused(
@@ -224,12 +220,6 @@ def choose_noise(
     if evaluation is not None and evaluation.every > versions:
         lines += ("[evaluation]", f"every = {versions}")
     return made, _make_choice(made, epsilon, spends(made), lines, louder)
-
-
-def _say_noise(hundredths: int | None) -> str:
-    if hundredths is None:
-        return ""
-    return f"noise_multiplier = {hundredths / HUNDREDTHS:g} lasts for all versions of the plan"
 
 
 def _make_choice(

@@ -131,7 +131,6 @@ class Calibration:
         step: the grid's step, in the units of the update.
         bound: C / step, exactly.
         limit: the largest squared norm of a rounded update.
-        largest: the largest magnitude of one rounded value.
         variance: of one draw of noise.
         clamping: an upper bound of the probability that any draw of a release is clamped; 0 under
             `local`, where clamping is post-processing.
@@ -140,7 +139,6 @@ class Calibration:
     step: float
     bound: Fraction
     limit: int
-    largest: int
     variance: float
     clamping: Fraction
 
@@ -307,7 +305,7 @@ class ClientMechanism:
         if clamping > (MOST_SHARED_CLAMPING if shared else MOST_CLAMPING):
             return None
         free = self.placement == "local"
-        return Calibration(step, bound, limit, largest, variance, Fraction(0) if free else clamping)
+        return Calibration(step, bound, limit, variance, Fraction(0) if free else clamping)
 
     def _flaw(self, made: Calibration | None) -> str:
         """Says why a calibration cannot be used; empty if it can."""

@@ -9,13 +9,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from secureps.errors import Conflict, Malformed
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 
 OWN_DELTA = 1e-5
 """The largest delta at which a client accounts for a budget of its own."""
 
 
-def demand_sound(fact: Charge | Release) -> None:
+def demand_sound(fact: Fact) -> None:
     """Raises Malformed if a record's numbers are out of range."""
     name = f"the {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version}"
     if fact.version < 0 or fact.step < 0:
@@ -45,7 +45,7 @@ def _demand_sound_release(name: str, release: Release) -> None:
         raise Malformed(f"{name}: {release.clamping} is no probability of clamping")
 
 
-def _noun(fact: Charge | Release) -> str:
+def _noun(fact: Fact) -> str:
     return "charge" if isinstance(fact, Charge) else "release"
 
 
@@ -57,9 +57,9 @@ class Ledger:
     each of them, so the ledger may count more than was spent, but never less.
     """
 
-    def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
-        self._known: dict[tuple[str, str, str, int, int], Charge | Release] = {}
-        self._tallies: dict[str, Counter[Charge | Release]] = {}
+    def __init__(self, facts: Iterable[Fact] = ()) -> None:
+        self._known: dict[tuple[str, str, str, int, int], Fact] = {}
+        self._tallies: dict[str, Counter[Fact]] = {}
         for fact in facts:
             self.append(fact)
 
@@ -74,18 +74,18 @@ class Ledger:
     def count(self, party: str) -> int:
         return self._tallies.get(party, Counter()).total()
 
-    def tally(self, party: str) -> Counter[Charge | Release]:
+    def tally(self, party: str) -> Counter[Fact]:
         """Counts a party's facts that differ only by version and step, which are 0 here.
 
         An epsilon needs no more, and a tally stays short however many versions a run has.
         """
         return Counter(self._tallies.get(party))
 
-    def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
+    def tallies(self) -> tuple[tuple[Fact, int], ...]:
         """The tallies of all parties, in the order of first facts."""
         return tuple(each for tally in self._tallies.values() for each in tally.items())
 
-    def is_new(self, fact: Charge | Release) -> bool:
+    def is_new(self, fact: Fact) -> bool:
         """Tells whether `fact` would add to what was spent.
 
         Raises:
@@ -101,13 +101,13 @@ class Ledger:
             )
         return known is None
 
-    def append(self, fact: Charge | Release) -> None:
+    def append(self, fact: Fact) -> None:
         """Adds a fact, unless it is on record; raises as `is_new`."""
         if self.is_new(fact):
             self._known[_key(fact)] = fact
             self._count(fact, 1)
 
-    def _count(self, fact: Charge | Release, times: int) -> None:
+    def _count(self, fact: Fact, times: int) -> None:
         tally = self._tallies.setdefault(fact.party, Counter())
         tally[replace(fact, version=0, step=0)] += times
 
@@ -145,7 +145,7 @@ class Ledger:
         )
 
 
-def _without_version(fact: Charge | Release) -> tuple[Any, ...]:
+def _without_version(fact: Fact) -> tuple[Any, ...]:
     own = [getattr(fact, name) for name in _FIELDS[type(fact)]]
     return (isinstance(fact, Charge), *own)
 
@@ -156,5 +156,5 @@ _FIELDS = {
 }
 
 
-def _key(fact: Charge | Release) -> tuple[str, str, str, int, int]:
+def _key(fact: Fact) -> tuple[str, str, str, int, int]:
     return _noun(fact), fact.party, fact.group, fact.version, fact.step

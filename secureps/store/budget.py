@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
-from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
+from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Fact, Release
 from secureps.messages.evaluation import is_model_group
 from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.member_records import (
@@ -37,7 +37,6 @@ from secureps.store.journal import SqliteJournal
 from secureps.store.journal_rows import NO_SPACE, START, height_path, read_height
 from secureps.wording import counted
 
-Fact = Charge | Release
 OnRecord = UpdateReleased | BudgetCharged | BudgetLowered | SentWithoutPrivacy
 
 Rows = list[tuple[float, OnRecord]]

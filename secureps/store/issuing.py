@@ -40,27 +40,11 @@ from secureps.crypto.roster import (
     next_roster,
     sign_request,
 )
-from secureps.crypto.tls import TlsKey, public_key_of
+from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import keyring
 from secureps.store.atomic_file import make_directory, one_at_a_time, sync
-from secureps.store.keyring import (
-    BFV,
-    IDENTITY,
-    KINDS,
-    NEXT,
-    TLS_KEY,
-    KeyKind,
-    holder_kind,
-    init_command,
-    kind_for,
-    load_private,
-    load_public,
-    load_roster,
-    public_file,
-    roster_file,
-)
 from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 
 T = TypeVar("T")
@@ -71,7 +55,7 @@ def make_keys(
     directory: Path,
     role: Role,
     name: str,
-    kind: KeyKind | None,
+    kind: keyring.KeyKind | None,
     passphrases: Passphrases | None = None,
 ) -> KeyRequest:
     """Makes a party's missing keys; returns the request to certify them.
@@ -100,21 +84,21 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
         KitError: as `make_keys`; or the keys in use are not certified.
     """
     passphrases = passphrases or Passphrases()
-    kit = load_public(directory)
+    kit = keyring.load_public(directory)
     try:
         certificate = kit.roster.find(name)
     except UnknownParty as error:
         raise KitError(f"{error}: `secureps keys request` is for new names") from None
     folder = directory / "private" / name
-    following = folder / NEXT
+    following = folder / keyring.NEXT
     with _name_write_errors(f"the keys of {name}"):
-        if os.path.lexists(following / IDENTITY):
-            made = _read_private(Identity, following / IDENTITY, passphrases)
+        if os.path.lexists(following / keyring.IDENTITY):
+            made = _read_private(Identity, following / keyring.IDENTITY, passphrases)
             if made.public == certificate.identity:
                 _put_in_place(folder, following)
                 return None
-        old = load_private(directory, name, passphrases)
-        kind = holder_kind(directory, name) if certificate.cipher_key_digest else None
+        old = keyring.load_private(directory, name, passphrases)
+        kind = keyring.holder_kind(directory, name) if certificate.cipher_key_digest else None
         return _make_request(following, certificate.role, name, kind, passphrases, old)
 
 
@@ -140,13 +124,13 @@ def _make_request(
     folder: Path,
     role: Role,
     name: str,
-    kind: KeyKind | None,
+    kind: keyring.KeyKind | None,
     passphrases: Passphrases,
     old: Identity | None,
 ) -> KeyRequest:
     make_folder(folder, 0o700)
-    identity = _make_key(Identity, folder / IDENTITY, passphrases)
-    tls = _make_key(TlsKey, folder / TLS_KEY, passphrases)
+    identity = _make_key(Identity, folder / keyring.IDENTITY, passphrases)
+    tls = _make_key(TlsKey, folder / keyring.TLS_KEY, passphrases)
     cipher_key = b""
     if role == "holder" and kind is not None:
         cipher_key = _cipher_key(folder, kind, passphrases)
@@ -172,7 +156,7 @@ def _refuse_link(path: Path) -> None:
         raise KitError(f"{path} is a link: remove it")
 
 
-def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
+def _cipher_key(folder: Path, kind: keyring.KeyKind, passphrases: Passphrases) -> bytes:
     """Makes a holder's missing key pair, the public file first; returns the public key."""
     public, secret = folder / f"{kind.name}.pub", folder / kind.secret_file
     if not os.path.lexists(secret):
@@ -186,7 +170,7 @@ def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
 
 def _put_in_place(folder: Path, following: Path) -> None:
     """Moves new keys over the old ones, the identity last, so that this can be repeated."""
-    files = sorted(os.listdir(following), key=lambda file: file == IDENTITY)
+    files = sorted(os.listdir(following), key=lambda file: file == keyring.IDENTITY)
     for file in files:
         os.replace(following / file, folder / file)
     sync(folder)
@@ -247,7 +231,7 @@ def issue_all(
     passphrases = passphrases or Passphrases()
     with _open_ca(directory, passphrases) as (_, roster):
         taken = {certificate.name for certificate in roster.certificates}
-    kind = kind_for(_read_parameters(directory))
+    kind = _read_kind(directory)
     requests = []
     for role, name in parties:
         if name in taken:
@@ -285,7 +269,7 @@ def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
     """Selects the requests whose keys are not certified yet; raises as `approve`."""
-    kind, revoked = kind_for(_read_parameters(directory)), _read_revoked(directory)
+    kind, revoked = _read_kind(directory), _read_revoked(directory)
     old = {certificate.name: certificate for certificate in roster.certificates}
     owners = {file_digest(ca.public.key): "the CA"}
     for certificate in roster.certificates:
@@ -342,8 +326,8 @@ def revoke(
         _publish(directory, ca, roster, (c for c in roster.certificates if c not in gone))
         for certificate in gone:
             keyring.certificate_file(directory, certificate.name).unlink(missing_ok=True)
-            for kind in KINDS.values():
-                public_file(directory, certificate.name, kind).unlink(missing_ok=True)
+            for kind in keyring.KINDS.values():
+                keyring.public_file(directory, certificate.name, kind).unlink(missing_ok=True)
     return tuple(c.name for c in gone if c.role == "holder")
 
 
@@ -356,12 +340,12 @@ def replace_holder(
         KitError: as `approve`; or `request` is not of a new holder, `old` is no holder, or under
             bfv, where one holder has the key of all updates.
     """
-    if kind_for(_read_parameters(directory)) is BFV:
+    if _read_kind(directory) is keyring.BFV:
         raise KitError(
             f"under bfv all updates are encrypted for {old}'s key, and nobody else opens them: no "
             f"run goes on without it; begin a new run, from its last model, with a kit of its own"
         )
-    _, roster = load_roster(directory)
+    _, roster = keyring.load_roster(directory)
     if request.role != "holder" or request.name == old:
         raise KitError(
             f"{old} can be replaced only by a key holder with another name: this request is of "
@@ -415,17 +399,17 @@ def _open_ca(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple
     Raises:
         KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
     """
-    missing = f"; `{init_command(directory)}` makes it"
+    missing = f"; `{keyring.init_command(directory)}` makes it"
     ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
     with _name_write_errors("the kit"), one_at_a_time(directory / "ca" / "turn"):
-        public, roster = load_roster(directory)
+        public, roster = keyring.load_roster(directory)
         if public != ca.public:
             raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
         yield ca, roster
 
 
 def _check(
-    directory: Path, request: KeyRequest, old: Certificate | None, kind: KeyKind | None
+    directory: Path, request: KeyRequest, old: Certificate | None, kind: keyring.KeyKind | None
 ) -> None:
     """Checks that a request comes from its party and fits this kit.
 
@@ -473,10 +457,9 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
         _add_revoked(directory, leaving)
     for request in requests:
         if request.cipher_key:
-            kind = kind_for(_read_parameters(directory))
+            kind = _read_kind(directory)
             assert kind is not None
-            path = public_file(directory, request.name, kind)
-            write(path, request.cipher_key, 0o644)
+            write(keyring.public_file(directory, request.name, kind), request.cipher_key, 0o644)
         keyring.write_certificate(directory, ca, request.role, request.name, request.tls_key)
     new = []
     for request in requests:
@@ -494,7 +477,7 @@ def _publish(
 
 
 def _write(directory: Path, roster: Roster) -> None:
-    write(roster_file(directory), roster.to_bytes(), 0o644)
+    write(keyring.roster_file(directory), roster.to_bytes(), 0o644)
 
 
 def _read_validity(directory: Path) -> int:
@@ -534,14 +517,8 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    path = keyring.certificate_file(directory, certificate.name)
-    if not path.exists():
-        return _digests(certificate)
-    try:
-        tls = file_digest(public_key_of(ca, certificate.name, read(path, "")))
-    except ClientError as error:
-        raise KitError(f"{path}: {error}; put the one that you made there") from None
-    return *_digests(certificate), tls
+    tls = keyring.certified_key(directory, ca, certificate.name)
+    return *_digests(certificate), *(() if tls is None else (file_digest(tls),))
 
 
 def _read_revoked(directory: Path) -> frozenset[bytes]:
@@ -558,8 +535,9 @@ def _add_revoked(directory: Path, digests: Iterable[bytes]) -> None:
     write(directory / "ca" / "revoked.json", text.encode(), 0o600)
 
 
-def _read_parameters(directory: Path) -> CipherParameters:
+def _read_kind(directory: Path) -> keyring.KeyKind | None:
     path = directory / "ca" / "cipher.json"
     with _name_damage(path):
-        text = read(path, f"; `{init_command(directory)}` makes it")
-        return from_plain(CipherParameters, json.loads(text))
+        text = read(path, f"; `{keyring.init_command(directory)}` makes it")
+        parameters = from_plain(CipherParameters, json.loads(text))
+    return keyring.kind_for(parameters)

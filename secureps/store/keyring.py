@@ -479,16 +479,24 @@ def renew_certificate(kit: Path, ca: Identity, roster: Roster, name: str) -> dat
     if role is None:
         raise KitError(f"nobody named {name} is on the roster of {kit}")
     path = certificate_file(kit, name)
-    if path.exists():
-        try:
-            public = public_key_of(ca.public, name, read(path, ""))
-        except ClientError as error:
-            raise KitError(f"{path}: {error}; put the one that you made there") from None
-    else:
+    public = certified_key(kit, ca.public, name)
+    if public is None:
         absent = f", and so is {path}: {kit} has neither a certificate nor a key of {name}"
         public = read_secret(TlsKey, _tls_key(kit, name), absent).public
     write_certificate(kit, ca, role, name, public)
     return expiry_of(read(path, ""))
+
+
+def certified_key(kit: Path, ca: PublicIdentity, name: str) -> bytes | None:
+    """Reads the key, DER, in a party's certificate, which `ca` must have signed (KitError).
+
+    None if there is no certificate.
+    """
+    path = certificate_file(kit, name)
+    try:
+        return public_key_of(ca, name, read(path, "")) if path.exists() else None
+    except ClientError as error:
+        raise KitError(f"{path}: {error}; put the one that you made there") from None
 
 
 def load_credentials(

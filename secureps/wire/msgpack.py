@@ -16,13 +16,11 @@ from typing import Any
 
 import msgspec
 
+from secureps.crypto.identity import SIGNATURE_BYTES
 from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.orders import MESSAGE_LIMIT, AnyOrder
 from secureps.messages.requests import Refusal, Reply, Request
-
-SIGNATURE_BYTES = 64
-"""Ed25519 (RFC 8032)."""
 
 PAYLOAD = "payload"
 """The one field that never travels inside its message."""
@@ -107,11 +105,7 @@ def _convert(value: Any) -> Any:
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_convert)
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-
-@functools.cache
-def _decoder(kind: type) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
+_decoder = functools.cache(msgspec.msgpack.Decoder)
 
 
 def _encode(message: Any) -> bytes:

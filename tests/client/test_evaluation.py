@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from secureps.client.trainer import Array, EvaluateResult, Judgement, PooledEvaluation, judge
+from secureps.client.trainer import Array, EvaluateResult, PooledEvaluation, judge
 from secureps.config.plan import EvaluationSection
 from secureps.errors import ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
@@ -20,22 +21,22 @@ SECTION = EvaluationSection(every=1, metrics={"loss": 4.0, "accuracy": 1.0})
 MODEL = (GroupVersion("body", 3), GroupVersion("head", 5))
 
 
-def judged(result: Any, **more: Any) -> Judgement:
+def judged(result: Any, **more: Any) -> tuple[tuple[Metric, ...], NDArray[np.float32], int]:
     evaluator: Any = SimpleNamespace(evaluate=lambda parameters: result, **more)
     return judge(evaluator, {}, SECTION, MODEL, alike=False)
 
 
 def test_metrics_travel_within_their_magnitudes_and_are_told_as_they_are() -> None:
-    made = judged(EvaluateResult(9.0, 7, {"accuracy": 0.25, "speed": 3.0}))
-    assert made.metrics == (Metric("accuracy", 0.25), Metric("loss", 9.0))
-    assert made.vector.tolist() == [0.25, 1.0]
-    assert made.vector.dtype == np.float32
-    assert made.examples == 7
+    metrics, vector, examples = judged(EvaluateResult(9.0, 7, {"accuracy": 0.25, "speed": 3.0}))
+    assert metrics == (Metric("accuracy", 0.25), Metric("loss", 9.0))
+    assert vector.tolist() == [0.25, 1.0]
+    assert vector.dtype == np.float32
+    assert examples == 7
 
 
 def test_a_metric_of_its_own_goes_before_the_loss() -> None:
-    made = judged(EvaluateResult(9.0, 1, {"accuracy": 0.0, "loss": 2.0}))
-    assert made.vector.tolist() == [0, 0.5]
+    _, vector, _ = judged(EvaluateResult(9.0, 1, {"accuracy": 0.0, "loss": 2.0}))
+    assert vector.tolist() == [0, 0.5]
 
 
 def test_a_mean_is_over_some_examples() -> None:

@@ -430,8 +430,7 @@ def explain(
             (
                 *weak_privacy(plan.section.privacy),
                 *_unprotected(plan),
-                *_short(plan, price),
-                *_drowned(plan, price),
+                *_of_price(plan, price),
                 *_stuck(plan),
                 *_counting(plan, numbers),
                 *notes,
@@ -565,6 +564,7 @@ def _price(
         return None
 
     client = isinstance(privacy, ClientPrivacySection)
+    most = {} if plan.section.evaluation is None else plan.section.evaluation.magnitudes
     sent = {name: laid[name].sent if laid else 1 for name in plan.groups}
     told = bool(laid) or not client  # a record's epsilon does not depend on sizes
 
@@ -597,7 +597,7 @@ def _price(
         # the noise of versions is independent, but their updates may all point the same way
         noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
         update={name: updates[name][1] for name in deviation},
-        metrics=_metrics(plan),
+        metrics={name: (each, most[name]) for name, each in plan.metric_noise.items()},
     )
 
 
@@ -622,12 +622,6 @@ def _update(plan: Plan, name: str, tried: float) -> tuple[float, str]:
 
 def _last(plan: Plan) -> int:
     return max(plan.versions(name) for name in plan.groups)
-
-
-def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
-    evaluation = plan.section.evaluation
-    most = {} if evaluation is None else evaluation.magnitudes
-    return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
 
 
 def _unit(plan: Plan) -> str:
@@ -695,7 +689,8 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     return alone * plan.chain(name).values_per_sent
 
 
-def _short(plan: Plan, price: Price | None) -> Iterator[str]:
+def _of_price(plan: Plan, price: Price | None) -> Iterator[str]:
+    """Warns of a budget that ends the run, and of noise longer than all updates together."""
     if price is None:
         return
     if price.versions is not None and price.versions < _last(plan):
@@ -703,12 +698,6 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
             f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
-
-
-def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
-    """Warns where the noise of all versions is longer than all their updates together."""
-    if price is None:
-        return
     record = isinstance(plan.section.privacy, RecordPrivacySection)
     what = "more records, a higher sample_rate" if record else "a clip no longer than updates are"
     for name in _one_of_each(plan):

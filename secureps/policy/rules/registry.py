@@ -42,11 +42,15 @@ user's function.
 
 from __future__ import annotations
 
+import importlib
+import logging
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any, cast
 
 from secureps.config.plan import (
     AsyncSection,
@@ -58,7 +62,7 @@ from secureps.config.plan import (
     SyncSection,
 )
 from secureps.crypto.cipher import WEIGHTS
-from secureps.errors import PlanRefused
+from secureps.errors import PlanRefused, RuleFailed, SecurepsError
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.cohorts.suspicion import uneven
 from secureps.policy.rules.rule import (
@@ -71,6 +75,7 @@ from secureps.policy.rules.rule import (
     Drop,
     Extend,
     PassOver,
+    Refuse,
     Rule,
     RuleState,
     Wait,
@@ -79,20 +84,21 @@ from secureps.policy.rules.rule import (
     renewed,
     too_stale,
 )
-from secureps.policy.rules.user_rule import Guarded, import_callable, own_rule
-from secureps.wording import counted, named
+from secureps.tracebacks import describe_error, find_place
+from secureps.wording import counted, named, suggest
+
+log = logging.getLogger("secureps")
 
 
 def bounds(section: RuleSection, room: int) -> Bounds:
     """Computes the bounds of a rule's cohorts, if the cipher has room for this total weight."""
     match section:
         case SyncSection():
-            start = section.start if section.start is not None else section.quorum
-            return Bounds(section.minimum, _or(section.most, room), 1, start, 0, True)
+            start = section.start or section.quorum
+            return Bounds(section.minimum, section.most or room, 1, start, 0, True)
         case SspSection():
             least, slack = section.minimum, section.slack
-            most = _or(section.most, room)
-            return Bounds(least, most, 1, least, 2 * slack + 1, ahead=slack)
+            return Bounds(least, section.most or room, 1, least, 2 * slack + 1, ahead=slack)
         case BufferedSection() | PrioritySection():
             fades = section.power > 0 and section.max_staleness > 0
             weight = FULL if fades else 1
@@ -101,7 +107,7 @@ def bounds(section: RuleSection, room: int) -> Bounds:
         case AsyncSection():
             return Bounds(1, 1, 1, 1, section.max_staleness)
         case OwnRuleSection(most_weight=weight):
-            most = _or(section.most, room // weight)
+            most = section.most or room // weight
             stale = section.max_staleness
             return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
@@ -239,8 +245,9 @@ def refuse_close(
     return uneven(weights, own.minimum) if sealed else ""
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
+def close(chosen: Sequence[Arrival], reason: str, weights: Iterable[int] = repeat(1)) -> Close:
+    members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights))
+    return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
 
 
 # --- the synchronous rule: a cohort is invited per version and closes together -----
@@ -286,7 +293,7 @@ class Sync:
         count = f"{len(here)} of {len(state.invited)}"
         until = state.opened_at + own.deadline * (1 + state.extensions)
         if not late and len(here) >= own.minimum:
-            return _close(arrivals, f"all {len(here)} invited have arrived")
+            return close(arrivals, f"all {len(here)} invited have arrived")
         if now < until:
             if late:
                 text = f"{count} have arrived; waits for {named(late)}"
@@ -294,23 +301,18 @@ class Sync:
             return Wait(until, f"{count} have arrived, the minimum cohort is {own.minimum}")
         over = f"deadline: {count} have arrived, quorum {own.quorum}"
         if len(here) >= max(own.quorum, own.minimum):
-            return _close(arrivals, over)
+            return close(arrivals, over)
         if state.extensions < own.extensions:
             over += f"; extension {state.extensions + 1} of {own.extensions}"
             return Extend(until + own.deadline, over)
         if len(here) >= own.minimum:
             over = f"last deadline: {count} have arrived, enough for the minimum cohort"
-            return _close(arrivals, f"{over} of {own.minimum}")
+            return close(arrivals, f"{over} of {own.minimum}")
         return Drop(
             tuple(sorted(arrival.id for arrival in arrivals)),
             f"given up: {count} have arrived after the last extension, the minimum cohort "
             f"is {own.minimum}; nothing was opened",
         )
-
-
-def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-    members = sorted(arrivals, key=lambda arrival: arrival.id)
-    return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)
 
 
 # --- ssp ---------------------------------------------------------------------------
@@ -359,9 +361,8 @@ class Ssp:
         if len(ready) < minimum:
             text = f"{len(ready)} members have sent, the minimum cohort is {minimum}"
             return Wait(None, text)
-        members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
         waited = f"every live member has reached clock {least}"
-        return Close(tuple(members), waited if state.slowest else "nobody is waited for")
+        return close(ready, waited if state.slowest else "nobody is waited for")
 
     def _wait(self, now: float, waits: str, state: RuleState) -> Decision:
         """Waits for the slowest, or passes over those for which others have waited too long.
@@ -488,9 +489,7 @@ class Buffered:
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
         faint = [fade(state.version - arrival.version, self.section.power) for arrival in chosen]
-        weights = even_out(faint, self.bounds.minimum)
-        members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
-        return Close(tuple(sorted(members, key=lambda member: member.id)), reason)
+        return close(chosen, reason, even_out(faint, self.bounds.minimum))
 
 
 # --- priority ---------------------------------------------------------------------
@@ -561,3 +560,149 @@ def drop_older(arrivals: tuple[Arrival, ...]) -> Drop | None:
     newest = {arrival.id.client: arrival for arrival in arrivals}
     ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
     return Drop(ids, "a newer update of the same client is here") if ids else None
+
+
+# --- a user's rule, which is imported at the coordinator and checked at every answer -------
+#
+# Whatever the class does, the coordinator gets a valid answer of `policy.rules.rule` or a
+# `RuleFailed` that says what is wrong, on which the run ends in order.
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """Wraps another rule, and checks each of its answers.
+
+    Args:
+        name: of the user's class or function.
+        stale: how many versions a base may be behind; older updates never reach the rule.
+    """
+
+    name: str
+    rule: Rule
+    stale: int
+
+    def enter(self, state: RuleState) -> int:
+        clock = self._call("enter", _freeze(state))
+        if type(clock) is not int or clock < 0:
+            raise self._fault("enter", clock, "a clock is a whole number from 0 on")
+        return clock
+
+    def admit(self, now: float, member: str, state: RuleState) -> Admission:
+        answer = self._call("admit", now, member, _freeze(state))
+        if not isinstance(answer, Admit | Wait | Refuse):
+            raise self._fault("admit", answer, "Admit, Wait or Refuse is wanted")
+        self._check_reason("admit", answer)
+        return answer
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
+        """Drops stale updates, then asks the rule; RuleFailed for an invalid answer."""
+        if stale := too_stale(arrivals, state.version, self.stale):
+            return stale
+        answer = self._call("decide", now, arrivals, _freeze(state))
+        if not isinstance(answer, Close | Wait | Drop):
+            raise self._fault("decide", answer, "Close, Wait or Drop is wanted")
+        self._check_reason("decide", answer)
+        match answer:
+            case Wait(until, _):
+                timed = isinstance(until, int | float) and now < until < math.inf
+                if until is not None and not timed:
+                    raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
+                if answer.arrivals:
+                    return replace(answer, arrivals=0)  # a user's rule is asked at each arrival
+            case Drop(ids, _):
+                here = {arrival.id for arrival in arrivals}
+                if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
+                    raise self._fault("decide", answer, "ids are some of those that arrived")
+            case Close(members, reason):
+                return Close(self._check_members(members, arrivals), reason)
+        return answer
+
+    def _check_members(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
+        here = {arrival.id: (arrival.version, arrival.step) for arrival in arrivals}
+        if not isinstance(members, tuple):
+            raise self._fault("decide", members, "the members of Close are a tuple")
+        for member in members:
+            if not isinstance(member, Member) or member.id not in here:
+                raise self._fault("decide", member, "a member has the id of one that arrived")
+            if (member.version, member.step) != here[member.id]:
+                raise self._fault("decide", member, "its version and step are the arrival's")
+            if type(member.weight) is not int or member.weight not in WEIGHTS:
+                known = ", ".join(map(str, WEIGHTS))
+                raise self._fault("decide", member, f"a weight is one of {known}")
+        return tuple(sorted(members, key=lambda member: member.id))
+
+    def _call(self, method: str, *arguments: object) -> object:
+        try:
+            return getattr(self.rule, method)(*arguments)
+        except SecurepsError as error:
+            raise RuleFailed(f"{self.name}: {error}") from None
+        except Exception as error:  # the user's code may raise anything
+            log.error("%s: %s failed", self.name, method, exc_info=error)  # for its author
+            raise RuleFailed(
+                f"{self.name}: {method} raised {describe_error(error)} ({find_place(error)})"
+            ) from None
+
+    def _check_reason(self, method: str, answer: Admission | Decision) -> None:
+        if not isinstance(answer.reason, str) or not answer.reason:
+            raise self._fault(method, answer, "every answer has its reason, in words")
+
+    def _fault(self, method: str, answer: object, wanted: str) -> RuleFailed:
+        return RuleFailed(f"{self.name}: {method} answered {answer!r:.200}: {wanted}")
+
+
+def own_rule(section: OwnRuleSection) -> Guarded:
+    """Builds the rule of a user's class.
+
+    Raises:
+        PlanRefused: it cannot be imported or built, or it is no rule without rounds.
+    """
+    make = import_callable("rule", section.name)
+    try:
+        made = make(minimum=section.minimum, **section.settings)
+    except Exception as error:  # the user's code may raise anything
+        given = ", ".join(("minimum", *section.settings))
+        raise PlanRefused(
+            f"rule: {section.name} cannot be made with {given}: {describe_error(error)}"
+        ) from None
+    lacking = [m for m in ("enter", "admit", "decide") if not callable(getattr(made, m, None))]
+    if lacking:
+        raise PlanRefused(
+            f"rule: {section.name} makes a {type(made).__name__} without {', '.join(lacking)}: a "
+            "rule answers as secureps.policy.rules.rule.Rule says"
+        )
+    if getattr(made, "rounds", False):
+        raise PlanRefused(
+            f'rule: {section.name} wants rounds: only "sync" has them; leave `rounds` False'
+        )
+    return Guarded(section.name, cast(Rule, made), section.max_staleness)
+
+
+def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+    """Imports "package.module:name"; PlanRefused if that fails."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        hint = f'{suggest(name, known)}, or your own as "package.module:name"'
+        raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # importing a module may raise anything
+        raise PlanRefused(
+            f"{key}: {name} cannot be imported ({describe_error(error)}): install its package "
+            "where the coordinator runs, or name its folder in PYTHONPATH there"
+        ) from None
+    if not callable(found):
+        raise PlanRefused(f"{key}: {name} is a {type(found).__name__}, and cannot be called")
+    return cast(Callable[..., Any], found)
+
+
+def _freeze(state: RuleState) -> RuleState:
+    """Copies the state so that the rule cannot write into it."""
+    return replace(
+        state,
+        live=frozenset(state.live),
+        clocks=MappingProxyType(state.clocks),
+        moved=MappingProxyType(state.moved),
+        passed=frozenset(state.passed),
+        sent=MappingProxyType(state.sent),
+        training=None if state.training is None else tuple(state.training),
+    )

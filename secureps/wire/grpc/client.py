@@ -165,12 +165,10 @@ class Tells:
         begin: Callable[[str, bytes], Any],
         to_error: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._begin, self._to_error, self._settle = begin, to_error, settle
         self._lock = threading.Lock()
         self._waiting: defaultdict[_Turns, deque[_Tell]] = defaultdict(deque)
-        self._clock = clock
         self._busy: dict[_Turns, float] = {}
         """When each open call was begun, or was due."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
@@ -184,7 +182,7 @@ class Tells:
             self._waiting[turns].append(tell)
             if turns in self._busy:
                 return
-            self._busy[turns] = self._clock()
+            self._busy[turns] = time.monotonic()
         try:
             self._thread.submit(self._next, turns)
         except RuntimeError as error:  # otherwise later messages would wait for ever
@@ -198,7 +196,7 @@ class Tells:
             if not self._busy:
                 return "", 0.0
             turns = min(self._busy, key=self._busy.__getitem__)
-            return turns[0], self._clock() - self._busy[turns]
+            return turns[0], time.monotonic() - self._busy[turns]
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -219,7 +217,7 @@ class Tells:
             while waiting and (not taken or _fit_together([*taken, waiting[0]])):
                 taken.append(waiting.popleft())
             if taken:
-                self._busy[turns] = self._clock()
+                self._busy[turns] = time.monotonic()
             else:
                 del self._busy[turns], self._waiting[turns]
             return taken

@@ -48,7 +48,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from secureps.crypto.identity import check_name
+from secureps.crypto.identity import SIGNATURE_BYTES, check_name
 from secureps.errors import ConfigError, Malformed, Oversized, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import DIGEST_BYTES, digest, payload_digest, payload_hasher
 from secureps.messages.format import FORMAT, describe_peer_format
@@ -82,7 +82,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc.framing import decode_refusal, encode_refusal
-from secureps.wire.msgpack import SIGNATURE_BYTES, decode, encode
+from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import (
     Cancel,
     Clock,

@@ -17,7 +17,7 @@ from secureps.config.sections import parse
 from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import even_out, fade, refuse_close
+from secureps.policy.rules.registry import Guarded, even_out, fade, own_rule, refuse_close
 from secureps.policy.rules.rule import (
     Admit,
     Arrival,
@@ -29,7 +29,6 @@ from secureps.policy.rules.rule import (
     RuleState,
     Wait,
 )
-from secureps.policy.rules.user_rule import Guarded, own_rule
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes, plan_text
