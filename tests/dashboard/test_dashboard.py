@@ -1,7 +1,5 @@
 """A served dashboard: over files of a run, on loopback and beyond, for its viewers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """For whom a run waits, and which viewers see names."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A server whose disk is full reports it, has senders wait, drops nothing, and goes on."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -4,8 +4,6 @@ What the coordinator journals comes back at every start, and what it makes of it
 one number that no order can carry would end a run for good.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Parties that were away hear of a shard before they hear of the roster that it is on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

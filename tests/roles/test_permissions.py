@@ -1,7 +1,5 @@
 """One table says which role may send what to which server, and servers check it first."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Every signed record counts only by the signature of a party that may send it."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 from collections.abc import Callable

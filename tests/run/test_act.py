@@ -1,7 +1,5 @@
 """`secureps act`, `secureps shards`: what is said to which coordinator, and what is told of it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`secureps check`: a page for people, JSON for programs, one line for what is unsound."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """A model out of a checkpoint's blocks: exact, and never out of a damaged one."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

@@ -1,7 +1,5 @@
 """`secureps keys` and `secureps roster`, through their own command lines."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

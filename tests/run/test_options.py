@@ -1,7 +1,5 @@
 """Commands are made once a process; a message names no option that its command does not have."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re

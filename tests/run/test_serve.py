@@ -1,7 +1,5 @@
 """What a server's file, plan or kit may not say is refused before anything is served."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """A Flower app's ServerApp runs once: what is taken of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

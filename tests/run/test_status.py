@@ -1,7 +1,5 @@
 """Whom `secureps status` asks, when a watch ends, and that looking changes nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """A payload's memory is freed at once after its use, without a garbage collection."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

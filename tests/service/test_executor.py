@@ -1,7 +1,5 @@
 """The executor: records before effects, one transaction per batch, and errors that end a party."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import re

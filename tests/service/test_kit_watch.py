@@ -1,7 +1,5 @@
 """A machine learns of each new roster and each act of its data holder once."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Operation: metrics say what happened, and name no client."""
 
-from __future__ import annotations
-
 import math
 import socket
 import ssl

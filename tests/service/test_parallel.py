@@ -1,7 +1,5 @@
 """Loops and parallel blocks: order, errors, and the same bits."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The choice of a NUMA node, on machines made up as folders like /sys."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A party's process ends silently with status 0 on signals, however many come."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Traces: one for each version, the same for all parties, without clients' names."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The local socket of waves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

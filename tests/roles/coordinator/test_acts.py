@@ -1,7 +1,5 @@
 """An operator's acts: which are refused, and that each is done once."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty

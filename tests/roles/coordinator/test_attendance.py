@@ -1,7 +1,5 @@
 """Attendance follows changes, and agrees with a look at all clients."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

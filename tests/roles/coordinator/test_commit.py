@@ -1,7 +1,5 @@
 """One version in six steps, and what happens when a step cannot be done."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from typing import Any

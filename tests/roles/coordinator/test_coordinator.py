@@ -1,7 +1,5 @@
 """The coordinator decides on receipts alone: which parties it answers, asks and refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

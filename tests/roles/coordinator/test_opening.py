@@ -1,7 +1,5 @@
 """Examined submissions: the kept figures agree with a look through all receipts."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole runs with members that spoil cohorts: these are found and left out, and others go on."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parties that remember more, or less, than others: no party goes on from an older journal."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

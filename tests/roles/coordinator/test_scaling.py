@@ -1,7 +1,5 @@
 """When a policy decides, with which deadline and words; whole runs are in `tests.federation`."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A standby's answers to rows, silence and the command, as events and effects."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The coordinator's state is the fold of its journal: restarts, repeats and disorder."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

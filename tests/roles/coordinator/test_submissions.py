@@ -1,7 +1,5 @@
 """A receipt is accepted if it is signed, of this run, of the right size and charged as planned."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

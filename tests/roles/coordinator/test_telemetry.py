@@ -1,7 +1,5 @@
 """The coordinator measures how long it waits for each client, and keeps the newest reports."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A bfv key holder trusts no other party: what it opens, refuses and remembers."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

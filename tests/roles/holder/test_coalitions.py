@@ -13,8 +13,6 @@ Whatever can be computed from answers and ciphertexts is in the span of the rows
 combination in which all streams vanish, and updates of fewer than `minimum` clients are left.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Secrecy: a key holder refuses small cohorts, uneven weights, reused updates, other receipts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Which key holders a client seals for: by the CA's word, and each base version once."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

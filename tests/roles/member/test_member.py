@@ -1,7 +1,5 @@
 """A member joins and stays with its run, pulls, and trains once for each version."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a member sends: the outbox's bytes, within its own budget and its kit's limits."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

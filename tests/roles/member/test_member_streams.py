@@ -1,7 +1,5 @@
 """A member of groups without rounds: several updates of one group are open at once."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

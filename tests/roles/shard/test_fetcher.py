@@ -1,7 +1,5 @@
 """Versions that a shard lacks: it asks for their blocks, and makes one file of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A shard obeys orders, each of which may come twice, and refuses those that do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any

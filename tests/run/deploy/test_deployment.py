@@ -1,7 +1,5 @@
 """What of a kit and a site goes with the files of a deployment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

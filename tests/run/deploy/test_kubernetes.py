@@ -1,7 +1,5 @@
 """What `secureps deploy kubernetes` writes: sound by the API's schemas, each with its own keys."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Signals wait while the gate is closed, and none is lost but behind one that has raised."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Pictures show what lines say: right numbers on labelled axes, and whether there is privacy."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A status as an operator and as a program see it, once and again."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Tables on terminals of every width: no word is cut, no number loses a digit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Every sink keeps the same numbers of the same lines; extras are asked for by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

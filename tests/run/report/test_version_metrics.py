@@ -1,7 +1,5 @@
 """What is kept of every version: figures counted once, a line told again when more is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

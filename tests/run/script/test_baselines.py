@@ -1,7 +1,5 @@
 """Holders alone: as many trainings, the same settings and privacy, and nobody else's data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

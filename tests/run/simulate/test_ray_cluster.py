@@ -4,8 +4,6 @@ What a cluster does is done in this process here; by Ray itself, on 1 and 4 rayl
 its own, where `make ray` asks for it (SECUREPS_RAY=1): Ray listens beyond this machine.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The whole protocol in one process: exact under every cipher, every fault and every kill."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The programs of a run: their commands, what they import, and how their deaths are told."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

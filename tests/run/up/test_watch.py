@@ -1,7 +1,5 @@
 """What a watched run has started, and until when."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

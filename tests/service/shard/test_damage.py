@@ -4,8 +4,6 @@ Each test plays the small federation up to an event, damages files of shard-0 th
 If no cohort had to be burnt, the model equals that of the unharmed run bit for bit.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable

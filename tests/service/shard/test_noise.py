@@ -3,8 +3,6 @@
 It is drawn once, and kept sealed until it is used.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

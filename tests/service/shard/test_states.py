@@ -1,7 +1,5 @@
 """State files of a shard: kept, restored after damage, deleted, and never trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Versions in memory and in files have the same bytes; and what the process holds in memory."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import replace
 from pathlib import Path

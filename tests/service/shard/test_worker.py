@@ -1,7 +1,5 @@
 """A shard trusts only bytes on its disk that have the recorded digest."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 from pathlib import Path
