@@ -290,9 +290,7 @@ def test_a_roster_changes_and_the_run_goes_on_or_says_why_not(faults: str) -> No
     assert outcome.kinds["coordinator orders Order RosterChanged"]
 
 
-def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
-    tmp_path: Path,
-) -> None:
+def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(tmp_path: Path) -> None:
     faults = "power:client-02@40+20,added:shard-2@300"
     world = World(740, setting_of(740), parsed(faults), tmp_path)
     with quiet():
@@ -341,11 +339,7 @@ EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
         lambda world: world.data_holders.gone.clear(),
         "the run failed: too few clients are left for version 2 of all: takes part no more",
     ),
-    "spoil:client-01@2": (
-        4,
-        lambda world: setattr(world, "faults", ()),
-        "cohort 0 was burnt: ",
-    ),
+    "spoil:client-01@2": (4, lambda world: setattr(world, "faults", ()), "cohort 0 was burnt: "),
     "revoked:client-03@700+1": (
         8,
         lambda world: world.revoked.clear(),

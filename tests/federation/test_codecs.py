@@ -73,9 +73,7 @@ def test_a_public_support_earns_no_amplification() -> None:
 
 
 @pytest.mark.parametrize("shape", ["one value", "alike", "along a row", "random"])
-def test_no_update_is_longer_in_integers_than_its_mechanism_says(
-    shape: str,
-) -> None:
+def test_no_update_is_longer_in_integers_than_its_mechanism_says(shape: str) -> None:
     """Of the clip's whole length, through support and rotation, with the worst rest there is."""
     plan = private("local", "plain", codec=["rotate"], bits=10)
     layout = GroupLayout("all", (), 217, 63)
@@ -221,10 +219,7 @@ def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> 
 # --- differences between versions -------------------------------------------------
 
 
-GROUPS: dict[str, dict[str, Any]] = {
-    "every value": {"range": 1.0, "clip": 3.0},
-    "a part": FED_BACK,
-}
+GROUPS: dict[str, dict[str, Any]] = {"every value": {"range": 1.0, "clip": 3.0}, "a part": FED_BACK}
 
 
 def delta_plan(kind: str = "a part", rule: dict[str, Any] = RULE, **more: Any) -> Plan:

@@ -17,12 +17,7 @@ from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- permissions: begin -->\n", "<!-- permissions: end -->\n"
-METHODS: Mapping[type, str] = {
-    Subscribe: "Watch",
-    PutBlock: "Put",
-    GetBlock: "Get",
-    GetSum: "Get",
-}
+METHODS: Mapping[type, str] = {Subscribe: "Watch", PutBlock: "Put", GetBlock: "Get", GetSum: "Get"}
 """Of messages that go by another method than `Tell`."""
 SERVED = {
     COORDINATOR: (framing.COORDINATOR_TELL, framing.WATCH),

@@ -28,14 +28,7 @@ from secureps.crypto.rlwe import RlweAdder
 from secureps.crypto.roster import Roster
 from secureps.crypto.secret import Secret
 from secureps.messages import orders
-from secureps.messages.requests import (
-    KeyShare,
-    Noted,
-    OpenRefused,
-    Prepared,
-    PutBlock,
-    Subscribe,
-)
+from secureps.messages.requests import KeyShare, Noted, OpenRefused, Prepared, PutBlock, Subscribe
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.service.process import authenticator

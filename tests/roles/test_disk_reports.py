@@ -248,9 +248,7 @@ def test_the_end_of_a_run_is_shown_once_it_is_in_the_journal(tmp_path: Path) -> 
 # --- the executor -----------------------------------------------------------------
 
 
-def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_sender_is_asked_to_wait_whatever_the_disk_says(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for error in (FULL, DiskFailed("spool: cannot write: Input/output error")):
         stage = Stage(lambda s, e: Step([], [Answer(Noted())]))

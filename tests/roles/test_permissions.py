@@ -22,8 +22,7 @@ from tests.kits.shard_kit import refused as refused_by_shard
 from tests.kits.unset import unset
 
 WATCHED = sign_roster(
-    CA,
-    [*ROSTER.certificates, certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)],
+    CA, [*ROSTER.certificates, certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)]
 )
 SENDERS = {
     "client": "c0",

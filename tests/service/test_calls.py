@@ -10,14 +10,7 @@ import pytest
 
 from secureps.errors import Busy, NotReady, Unreachable
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import (
-    GetBlock,
-    Missing,
-    Noted,
-    Payload,
-    PutBlock,
-    Stored,
-)
+from secureps.messages.requests import GetBlock, Missing, Noted, Payload, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
 from secureps.service.executor import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
@@ -173,10 +166,7 @@ def test_small_payloads_of_others_are_passed_on_together(length: int, most: int)
 
 
 def test_what_others_can_answer_is_asked_of_them() -> None:
-    asks = [
-        Call("there", ASK, others=("second", "third")),
-        Call("second", ASK, others=("there",)),
-    ]
+    asks = [Call("there", ASK, others=("second", "third")), Call("second", ASK, others=("there",))]
     stage = called(*asks)
     stage.ask("b")
     assert [to for to, _, _ in stage.line.calls] == ["there", "second", "second"]

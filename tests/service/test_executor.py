@@ -88,11 +88,7 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
     for answer in answers:
         answer.add_done_callback(lambda _: stage.log.append("answered"))
     stage.play()
-    assert stage.log == [
-        *["handled"] * 3,
-        ("journal", (1, 2, 3)),
-        *["answered"] * 3,
-    ]
+    assert stage.log == [*["handled"] * 3, ("journal", (1, 2, 3)), *["answered"] * 3]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, InternalError])

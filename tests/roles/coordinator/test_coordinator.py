@@ -353,10 +353,7 @@ def test_wrong_numbers_of_digests() -> None:
     for sums in wrong:
         event: Any = Held("shard-a", "all", 0, sums)
         refused(world, "shard-a", event, Malformed, "shard-a: it holds 2 blocks of all")
-    for event in (
-        Held("shard-a", "none", 0, ()),
-        requests.Missing("shard-a", "none", 0, ()),
-    ):
+    for event in (Held("shard-a", "none", 0, ()), requests.Missing("shard-a", "none", 0, ())):
         refused(world, "shard-a", event, Malformed, "no group is called 'none'")
     world.pump(2)
     for sums in [*wrong, (bytes(31),) * 4]:

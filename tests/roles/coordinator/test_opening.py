@@ -267,9 +267,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
         now=0.0,
         plan=bench.plan,
         federation=CoordinatorState(
-            {"all": group},
-            pinned=bench.pinned.record,
-            committees=[bench.sealed_for("all", 0)],
+            {"all": group}, pinned=bench.pinned.record, committees=[bench.sealed_for("all", 0)]
         ),
         clients=clients,
         holders=bench.names,

@@ -451,10 +451,7 @@ def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    restarts=st.booleans(),
-)
+@given(seed=st.integers(0, 2**32), restarts=st.booleans())
 def test_whatever_is_opened_every_update_hides(seed: int, restarts: bool) -> None:
     """Three of four holders open; one is corrupt and gives whatever it is asked for.
 

@@ -50,8 +50,7 @@ def told(of: Roster, since: int = 0) -> KeyCommittee:
 def receipt(version: int, committee: bytes) -> Receipt:
     id = SubmissionId("c0", "all", version)
     return Receipt(
-        *(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False),
-        committee=committee,
+        *(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False), committee=committee
     )
 
 

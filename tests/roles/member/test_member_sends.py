@@ -176,13 +176,8 @@ def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("error", [WrongVersion("too late"), Malformed("not its digest")])
-def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
-    error: SecurepsError,
-) -> None:
-    for make in (
-        lambda u: requests.Submit(u.receipt),
-        lambda u: requests.PutBlock(u.headers[1]),
-    ):
+def test_what_is_refused_is_dropped_and_the_next_invitation_followed(error: SecurepsError) -> None:
+    for make in (lambda u: requests.Submit(u.receipt), lambda u: requests.PutBlock(u.headers[1])):
         client = Client().joined()
         update = client.trained()
         step = client.give(COORDINATOR, Failed(make(update), error))

@@ -343,13 +343,7 @@ def to_part(ward: Ward, number: int) -> Path:
     return part
 
 
-@pytest.mark.parametrize(
-    ("cipher", "phase"),
-    [
-        ("plain", Phase.HOLDING),
-        ("rlwe", Phase.OPENING),
-    ],
-)
+@pytest.mark.parametrize(("cipher", "phase"), [("plain", Phase.HOLDING), ("rlwe", Phase.OPENING)])
 def test_it_goes_on_from_its_part_of_a_checkpoint(
     cipher: str, phase: Phase, tmp_path: Path
 ) -> None:

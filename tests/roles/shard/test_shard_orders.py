@@ -135,8 +135,7 @@ def test_a_lower_incarnation_is_fenced() -> None:
     refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
     said = (desk.shard.state.run, (GroupVersion("all", 0),), False, (), 1)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
-        COORDINATOR,
-        requests.Register("shard-a", "shard-a:1", 1.0, 3, *said),
+        COORDINATOR, requests.Register("shard-a", "shard-a:1", 1.0, 3, *said)
     )
 
 

@@ -408,8 +408,7 @@ def test_a_standby_without_a_timer_is_said(tmp_path: Path) -> None:
 def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     """Kubernetes reads $(NAME) in a command, and $$ as one sign."""
     files = kubernetes_files(
-        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
-        CLUSTER,
+        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)), CLUSTER
     )
     (job,) = parsed(files["south"]["south.yaml"], "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]

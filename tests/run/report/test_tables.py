@@ -62,10 +62,7 @@ def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> No
     ages = Total.of(np.array([12, 0, 2**24]), clients=5)
     long = Total.of(np.arange(1000.0).reshape(10, 100) / 3)
     own = dataclasses.replace(
-        SUMMARY,
-        score=None,
-        baselines=Baselines({}, None, ()),
-        totals={"ages": ages, "grid": long},
+        SUMMARY, score=None, baselines=Baselines({}, None, ()), totals={"ages": ages, "grid": long}
     )
     text = shown(summary_tables(own), 200)
     assert text.startswith("trial: all 3 versions are made (version 3)\n")

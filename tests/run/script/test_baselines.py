@@ -77,13 +77,7 @@ class Recorder:
         return EvaluateResult(0.0, 1, {})
 
 
-def race(
-    tmp_path: Path,
-    code: str,
-    start: bool = True,
-    plan: Plan = PLAN,
-    **own: Array,
-) -> Race:
+def race(tmp_path: Path, code: str, start: bool = True, plan: Plan = PLAN, **own: Array) -> Race:
     """`own` are the clients' local tensors, by client."""
     path = tmp_path / "script.py"
     path.write_text(code)

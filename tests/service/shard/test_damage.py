@@ -48,13 +48,7 @@ harms = pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
 class Ward:
     """A small federation whose shard-0 keeps its payloads on disk."""
 
-    def __init__(
-        self,
-        folder: Path,
-        cipher: str,
-        clients: int = 6,
-        **changes: Any,
-    ) -> None:
+    def __init__(self, folder: Path, cipher: str, clients: int = 6, **changes: Any) -> None:
         self.cipher = cipher
         self.folder = folder
         self.journals: dict[str, MemoryJournal] = {}
