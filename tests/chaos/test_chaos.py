@@ -330,9 +330,6 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     ]
 
 
-# --- what nothing excuses -----------------------------------------------------------
-
-
 EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
     "quits:client-01@500": (
         0,
@@ -358,9 +355,6 @@ def test_an_end_that_nothing_led_to_is_found(faults: str, tmp_path: Path) -> Non
         assert not complaints(world)
         forget(world)
         assert any(found.startswith(said) for found in complaints(world))
-
-
-# --- faults of the code, which chaos must find --------------------------------------
 
 
 def answers_first(executor: Executor, handled: list[tuple[Any, Step]]) -> None:
@@ -426,9 +420,6 @@ def test_a_shard_that_lets_go_of_what_nobody_settled_is_found(
     assert [text.partition(" ")[2] for text in found] == [
         f"acknowledged {forgotten[0]} before it was durable"
     ]
-
-
-# --- schedules --------------------------------------------------------------------
 
 
 def test_every_fault_can_be_written_and_read() -> None:

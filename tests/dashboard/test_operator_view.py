@@ -302,9 +302,6 @@ def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
     assert row["detail"] == "0 blocks; has left: removed by the operator"
 
 
-# --- from one look to the next --------------------------------------------------------
-
-
 def test_who_goes_and_comes_back_is_told_with_how_long() -> None:
     looks = Observation()
     assert looks.take(STATUS, 100.0).changes == ()

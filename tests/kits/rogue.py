@@ -337,9 +337,6 @@ class RogueShard:
         return orders.Hold(1, cohort, members), orders.Prepare(1, cohort, ())
 
 
-# --- what ciphertexts say under a key, judged by nobody ---------------------------
-
-
 def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np.int64]:
     """The values of a sum of ciphertexts under any key, right or wrong, from the definition."""
     parameters, layout = site.plan.cipher_parameters, site.pinned.layout.group("all")

@@ -40,9 +40,6 @@ def _floats(value: Any) -> list[float]:
     return [abs(value)] if isinstance(value, float) else []
 
 
-# --- those that were found --------------------------------------------------------
-
-
 @pytest.mark.parametrize("party", ["shard-a", HOLDER])
 @pytest.mark.parametrize("seen", [-1, MOST_AHEAD + 2, 2**63 - 2, 2**63 - 1])
 def test_an_incarnation_that_cannot_have_been_is_not_believed(party: str, seen: int) -> None:

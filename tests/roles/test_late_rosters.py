@@ -114,9 +114,6 @@ def test_a_client_goes_by_it_as_soon_as_it_has_that_roster(told: str, by: str) -
     assert pinned(client).placement.shards == GROWN
 
 
-# --- whom it obeys ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("role", ["holder", "shard"])
 def test_a_server_says_that_it_obeys_whichever_order_came_first(role: str) -> None:
     """A party with an older roster gets the newer one first, and the coordinator waits."""

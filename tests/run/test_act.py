@@ -104,9 +104,6 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
     assert said[-1] == Act("pause")
 
 
-# --- secureps shards --------------------------------------------------------------
-
-
 PARTS = tuple(Move("drain-shard", "shard-1", moved, 4, 256 * moved, 1024) for moved in (0, 1, 4))
 
 
@@ -215,9 +212,6 @@ def test_a_move_is_not_followed_when_its_run_has_ended() -> None:
             lambda: "stopped; secureps resume goes on",
             lambda seconds: None,
         )
-
-
-# --- the command ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deed", ShardDeed)

@@ -619,9 +619,6 @@ def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path:
     assert told[0].startswith("2 of 3 row-blocks of all are touched by fewer than 3 clients")
 
 
-# --- sizes that are typed beside a plan -------------------------------------------
-
-
 TWO = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')
 TWO += '[[group]]\nname = "b"\nrule = { quorum = 6 }\nsparse = { rows = 10, block = 4 }\n'
 

@@ -102,9 +102,6 @@ def test_mistakes(tmp_path: Path) -> None:
         run("show", tmp_path)
 
 
-# --- rosters ----------------------------------------------------------------------
-
-
 PLAIN = """
 name = "trial"
 versions = 1

@@ -86,9 +86,6 @@ def test_options_that_are_named_are_there() -> None:
     assert not found
 
 
-# --- tools ------------------------------------------------------------------------
-
-
 doubling = Tool()
 
 

@@ -169,9 +169,6 @@ def test_a_server_is_pinned_to_a_node_that_is_there_before_anything_else(tmp_pat
         serve("shard", config)
 
 
-# --- every setting that guards something ----------------------------------------------
-
-
 class BegunError(Exception):
     """The process would run from here on."""
 

@@ -76,9 +76,6 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
     assert stage.line.calls.pop()[0] == "third", "the second may have lost its disk"
 
 
-# --- called off -------------------------------------------------------------------
-
-
 def called(*calls: Call) -> Stage:
     """A machine that begins these calls for "a", and calls those to "there" off for "b"."""
     effects: dict[str, list[Effect]] = {"a": list(calls), "b": [CallOff("there")]}

@@ -470,9 +470,6 @@ def test_who_is_on_the_roster_no_more_hears_nothing_more() -> None:
     assert not any(heard[name] for name in CLIENTS)
 
 
-# --- a start, and compaction ----------------------------------------------------------
-
-
 FOLD = Fold((Incarnated(1),), {"numbers": [1, 2]})
 
 

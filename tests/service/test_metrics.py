@@ -105,9 +105,6 @@ def test_whoever_is_turned_away_unread_is_counted(metrics: Metrics) -> None:
     assert value(metrics, "secureps_unauthenticated_requests_total", outcome="Unsigned") == 1
 
 
-# --- the coordinator's gauges -----------------------------------------------------
-
-
 def coordinator_after(tmp_path: Path, version: int) -> tuple[Simulation, Metrics]:
     privacy = {
         "noise_multiplier": 1.0,
@@ -202,9 +199,6 @@ def test_a_party_is_ready_once_it_stands(metrics: Metrics, tmp_path: Path) -> No
     metrics.on_state(simulation.coordinator, 0.0)
     assert told == [False, True]
     assert value(metrics, "secureps_ready") == 1
-
-
-# --- the port ---------------------------------------------------------------------
 
 
 def test_the_port_answers_while_it_is_open_and_is_free_afterwards(
@@ -356,9 +350,6 @@ def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
         serve_metrics(Metrics(), listen, tmp_path, None),
     ):
         raise AssertionError
-
-
-# --- real processes ---------------------------------------------------------------
 
 
 def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:

@@ -93,9 +93,6 @@ def test_half_a_batch_is_answered_by_nobody(tmp_path: Path) -> None:
     assert heard == []
 
 
-# --- users at both ends ---------------------------------------------------------------
-
-
 HOLDER, APP, OTHER = 47_001, 47_002, 47_003
 """Users and groups, which need no names."""
 

@@ -177,9 +177,6 @@ def test_a_client_more_costs_as_much_as_the_one_before(
     assert (many[0] - more[0]) / 80 < 12, "looks at a client that mostly waits"
 
 
-# --- clocks -------------------------------------------------------------------------
-
-
 def update(sequence: int, client: str = "c0") -> SubmissionId:
     return SubmissionId(client, "all", sequence)
 

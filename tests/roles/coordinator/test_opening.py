@@ -241,9 +241,6 @@ def test_an_update_that_was_sealed_for_other_holders_is_dropped_as_soon_as_it_co
     assert world.decided() == Drop((SubmissionId("c0", "all", 2),), text)
 
 
-# --- opening ----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     return Bench()

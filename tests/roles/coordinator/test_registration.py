@@ -51,9 +51,6 @@ def why(world: World) -> str:
     return world.status().groups[0].reason
 
 
-# --- a coordinator without its journal --------------------------------------------
-
-
 @pytest.mark.parametrize("party", [*SHARDS, HOLDER])
 def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
     """An unmounted volume looks like a new folder, and the servers' state cannot be made again."""
@@ -124,9 +121,6 @@ def test_a_server_of_another_run_is_told_to_keep_its_folder() -> None:
         with pytest.raises(WrongRun, match="one of the two has another run's state folder"):
             world.give(party, register(party, OTHER))
         world.give(party, register(party, world.run))
-
-
-# --- a coordinator whose journal is older -----------------------------------------
 
 
 def test_a_coordinator_behind_its_shards_ends() -> None:
@@ -221,9 +215,6 @@ def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
     assert HOLDER in again.coordinator._sessions.holders
 
 
-# --- a holder whose ledger is older -----------------------------------------------
-
-
 def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
     """A holder that has opened nothing has nothing to lose."""
     world = holding()
@@ -240,9 +231,6 @@ def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
         text = f"ends at cohort {behind} of all, and it has answered for cohort 4"
         with pytest.raises(Refused, match=text):
             world.give(HOLDER, register(HOLDER, world.run, all=behind))
-
-
-# --- a client whose seals are older -----------------------------------------------
 
 
 def welcomed(client: Client, **next: int) -> Step:
@@ -276,9 +264,6 @@ def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
     client.ready(0)
     step = client.contributed(client.sealed(0, 3))
     assert [type(record) for record in step.records] == [member_records.Sealed]
-
-
-# --- a shard that comes to a run --------------------------------------------------
 
 
 def with_a_spare() -> World:

@@ -60,9 +60,6 @@ def test_limits_name_their_group_where_there_are_several(plan: Plan, group: str)
     assert scaling._limits(tx, plan.section.scaling).group == group
 
 
-# --- no shard gets more blocks than fit its memory --------------------------------
-
-
 def resident_plan() -> Plan:
     rule = {"quorum": 4, "minimum": 3}
     group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule, "tier": "resident"}

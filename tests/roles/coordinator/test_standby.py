@@ -109,9 +109,6 @@ def test_one_that_took_over_goes_on_as_the_coordinator_at_each_start() -> None:
     assert made.resume(0.0).effects == [Halt(TAKES_OVER)]
 
 
-# --- silence ------------------------------------------------------------------------
-
-
 def test_without_take_over_after_it_waits_for_ever() -> None:
     assert following().wake() is None
 

@@ -44,8 +44,6 @@ from tests.kits.roles_kit import (
     sign,
 )
 
-# --- bad requests -----------------------------------------------------------------
-
 CHARGE = Charge("c0", "all", 0, 1.0, 0.1, STEPS)
 
 

@@ -164,9 +164,6 @@ def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
     lag(monkeypatch)
 
 
-# --- one holder -------------------------------------------------------------------
-
-
 def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
     ledger, asks = Ledger(), Coordinator()
     assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
@@ -368,9 +365,6 @@ def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
         assert (ledger.gives(opening(restated(asks.cohort(CLIENTS[:5]), step=step))) == "") is opens
 
 
-# --- what is for ever -------------------------------------------------------------
-
-
 def test_a_submission_below_one_that_is_bound_is_over() -> None:
     """The ledger does not remember each submission that was passed over."""
     ledger, asks = Ledger(), Coordinator()
@@ -418,9 +412,6 @@ def test_memory_does_not_grow_with_versions() -> None:
         sizes.add((len(standings), kept, min(len(ledger.real.known.opened["all"]), REMEMBERED)))
     assert {(clients, kept) for clients, kept, _ in sizes} == {(4, 4)}
     assert len(ledger.real.known.opened["all"]) == REMEMBERED
-
-
-# --- several holders --------------------------------------------------------------
 
 
 def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:

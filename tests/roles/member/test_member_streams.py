@@ -216,8 +216,6 @@ def test_nobody_retires_while_a_greeting_is_under_way() -> None:
     assert leaves(client, step).error is BudgetSpent
 
 
-# --- after a burnt cohort ---------------------------------------------------------
-
 SEALED = make_plan("rlwe", group=[{"rule": SSP}])
 
 

@@ -236,9 +236,6 @@ def test_an_order_of_other_blocks_is_past() -> None:
     assert desk.order(commit(blocks=model_blocks("all", 0, 2))).effects == []
 
 
-# --- versions that a disk lost ------------------------------------------------------
-
-
 def newest(version: int = 4) -> orders.Commit:
     return orders.Commit(1, "all", version, version - 1, model_blocks("all", version, 4), STATE)
 
@@ -323,9 +320,6 @@ def test_the_part_is_written_once_its_versions_are_here() -> None:
     made.gathered(task)
     order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
     assert made.order(order).effects == [Work(order)]
-
-
-# --- a lost disk ------------------------------------------------------------------
 
 
 def lose_everything(ward: Ward) -> None:

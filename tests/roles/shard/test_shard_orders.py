@@ -60,8 +60,6 @@ from tests.kits.shard_kit import (
     refused,
 )
 
-# --- orders -----------------------------------------------------------------------
-
 
 def test_the_run_is_pinned_once() -> None:
     desk = Desk()
@@ -312,9 +310,6 @@ def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
     assert works(desk.order(order)) == [StepState(cohort, tuple(h.key for h in headers))]
 
 
-# --- damage -----------------------------------------------------------------------
-
-
 def damaged(task: Task, keys: Iterable[str]) -> WorkFailed:
     return WorkFailed(task, PayloadsDamaged(frozenset(keys)))
 
@@ -456,9 +451,6 @@ def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
     assert desk.shard.state.work_of("all", 1) is not None
     desk.shard.apply(0.0, shard_records.OpenedForgotten("all", 0, OWN[:1]))
     assert desk.shard.state.work_of("all", 1) is None
-
-
-# --- the rest ---------------------------------------------------------------------
 
 
 def test_commit_forgets_what_is_older_than_keep() -> None:

@@ -82,9 +82,6 @@ def test_a_file_of_this_machine_is_in_no_pod(
     assert not [line for line in notes(request, shared=False) if "--set" in line]
 
 
-# --- YAML -------------------------------------------------------------------------
-
-
 texts = st.text(st.characters(codec="utf-8").filter(lambda c: c.isprintable() or c in "\n\t"))
 scalars = texts | st.integers(-(1 << 53), 1 << 53) | st.booleans()
 values = st.recursive(

@@ -479,9 +479,6 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
     assert {f.name for f in fields(PartyKit) if not f.repr} == {"private", "public"}
 
 
-# --- a standby --------------------------------------------------------------------
-
-
 def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
     files = written(replace(CLUSTER, standby=True))
     made = files["servers"]["standby.yaml"]

@@ -114,9 +114,6 @@ def test_a_block_is_ended_once_and_left_as_it_was() -> None:
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
-# --- the end of a process that is not taken apart ---------------------------------
-
-
 PROCESS = """
 import atexit, sys, threading, time
 from secureps.run.processes.signals import without_teardown

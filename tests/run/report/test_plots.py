@@ -70,9 +70,6 @@ def labels(axes: Any) -> list[str]:
     return [text.get_text() for text in legend.get_texts()] if legend else []
 
 
-# --- curves.png -------------------------------------------------------------------
-
-
 def test_scores_over_time_epsilon_over_versions_bytes_added_up(drawn: Any) -> None:
     found = panels(drawn(draw_curves, LINES, SHEET))
     minutes = [1.5, 3.0, 4.5, 6.0]
@@ -167,9 +164,6 @@ def test_what_the_script_measures_is_drawn(
     assert found.keys() == names | {"payload of all clients"}
     texts = [text.get_text() for text in found["held-out loss"].texts]
     assert texts == ([] if scores else ["nobody could judge this model"])
-
-
-# --- waiting.png ------------------------------------------------------------------
 
 
 def test_slowest_first_and_in_vain_is_marked(drawn: Any) -> None:

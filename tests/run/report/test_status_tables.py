@@ -351,8 +351,6 @@ def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> 
     assert max(len(each.reason) for each in told) == 200
 
 
-# --- what an epsilon is of ------------------------------------------------------------
-
 PRIVATE = {
     "privacy": {
         "noise_multiplier": 1.0,

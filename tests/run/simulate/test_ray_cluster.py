@@ -239,8 +239,6 @@ def test_where_no_cluster_runs_nothing_begins(
         raise AssertionError
 
 
-# --- Ray itself -------------------------------------------------------------------
-
 asked = pytest.mark.skipif(
     not os.environ.get("SECUREPS_RAY"), reason="Ray takes a minute: `make ray` tries it"
 )

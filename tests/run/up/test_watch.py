@@ -174,9 +174,6 @@ def test_clients_that_failed_alike_are_named_together_and_once(
     assert said == [f"{each}; the run goes on while it can" for each in told]
 
 
-# --- sofar.json -------------------------------------------------------------------
-
-
 def test_everything_comes_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.report.mkdir()

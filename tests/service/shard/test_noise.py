@@ -80,9 +80,6 @@ def test_it_is_added_only_where_a_plan_wants_it_and_there_is_a_key() -> None:
             dataclasses.replace(kept(plan=noisy("bfv")), holder_keys=keys).seal(COHORT, 0)
 
 
-# --- on the disk ------------------------------------------------------------------
-
-
 def kept(seed: Seed = SEED, plan: Plan | None = None) -> ShardNoise:
     plan = plan or noisy()
     state = ShardState(SHARDS[0])

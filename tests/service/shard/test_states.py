@@ -241,9 +241,6 @@ def test_a_version_that_is_older_than_what_is_kept_is_gone(disk: Disk) -> None:
         disk.restarted().values("a", 0)
 
 
-# --- parts at a store -------------------------------------------------------------
-
-
 class Elsewhere:
     """A shard's parts of checkpoints at a store, which may be down."""
 
