@@ -32,11 +32,7 @@ class Operator:
     """Acts on one run; `over` says that it is played no more."""
 
     def __init__(
-        self,
-        network: InProcessNetwork,
-        clock: Clock,
-        evidence: Evidence,
-        over: Callable[[], bool],
+        self, network: InProcessNetwork, clock: Clock, evidence: Evidence, over: Callable[[], bool]
     ) -> None:
         self._way = network.transport(COORDINATOR, (COORDINATOR, STANDBY))
         self._clock = clock

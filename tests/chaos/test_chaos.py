@@ -290,9 +290,7 @@ def test_a_roster_changes_and_the_run_goes_on_or_says_why_not(faults: str) -> No
     assert outcome.kinds["coordinator orders Order RosterChanged"]
 
 
-def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
-    tmp_path: Path,
-) -> None:
+def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(tmp_path: Path) -> None:
     faults = "power:client-02@40+20,added:shard-2@300"
     world = World(740, setting_of(740), parsed(faults), tmp_path)
     with quiet():
@@ -332,20 +330,13 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     ]
 
 
-# --- what nothing excuses -----------------------------------------------------------
-
-
 EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
     "quits:client-01@500": (
         0,
         lambda world: world.data_holders.gone.clear(),
         "the run failed: too few clients are left for version 2 of all: takes part no more",
     ),
-    "spoil:client-01@2": (
-        4,
-        lambda world: setattr(world, "faults", ()),
-        "cohort 0 was burnt: ",
-    ),
+    "spoil:client-01@2": (4, lambda world: setattr(world, "faults", ()), "cohort 0 was burnt: "),
     "revoked:client-03@700+1": (
         8,
         lambda world: world.revoked.clear(),
@@ -364,9 +355,6 @@ def test_an_end_that_nothing_led_to_is_found(faults: str, tmp_path: Path) -> Non
         assert not complaints(world)
         forget(world)
         assert any(found.startswith(said) for found in complaints(world))
-
-
-# --- faults of the code, which chaos must find --------------------------------------
 
 
 def answers_first(executor: Executor, handled: list[tuple[Any, Step]]) -> None:
@@ -432,9 +420,6 @@ def test_a_shard_that_lets_go_of_what_nobody_settled_is_found(
     assert [text.partition(" ")[2] for text in found] == [
         f"acknowledged {forgotten[0]} before it was durable"
     ]
-
-
-# --- schedules --------------------------------------------------------------------
 
 
 def test_every_fault_can_be_written_and_read() -> None:

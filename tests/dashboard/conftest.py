@@ -1,7 +1,5 @@
 """One run on disk for all tests of the dashboard that read one; none of them changes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

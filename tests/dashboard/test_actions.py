@@ -1,7 +1,5 @@
 """Acts from a dashboard are signed and on disk before they are done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

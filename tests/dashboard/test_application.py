@@ -1,7 +1,5 @@
 """Every route, for viewers and for strangers: a wrong request changes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

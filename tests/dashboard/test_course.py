@@ -1,7 +1,5 @@
 """A run's course, from its journal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A served dashboard: over files of a run, on loopback and beyond, for its viewers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -170,9 +168,6 @@ def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: s
     assert posted(Looking(kit, name, target)) == 403, "looking alone changes nothing"
 
 
-# --- beyond loopback ------------------------------------------------------------------
-
-
 def over_tls(kit: Path, name: str, address: str, server: str = "coordinator") -> bytes:
     """Returns the answer to a party with a certificate; empty if it is not let in."""
     host, port = address.removeprefix("https://").rstrip("/").rsplit(":", 1)
@@ -239,9 +234,6 @@ def test_who_was_revoked_is_let_in_no_more(tmp_path: Path) -> None:
         assert b"HTTP/1.1 401 " in over_tls(own, "observer", address)
 
 
-# --- beside a run ---------------------------------------------------------------------
-
-
 def test_a_client_that_takes_part_has_its_page_beside_it(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -269,9 +261,6 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
         assert acted(browser)[0] == 403, "it was not begun with --act"
     assert told["headline"] == "the coordinator is being started"
     assert [each["name"] for each in told["blocking"]] == ["coordinator"]
-
-
-# --- the command ----------------------------------------------------------------------
 
 
 def test_the_command_prints_an_address_and_ends_on_a_signal(run: Path) -> None:

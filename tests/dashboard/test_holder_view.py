@@ -1,7 +1,5 @@
 """A data holder's own page, from its journal and ledger."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The privacy officer's page, from the available facts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from secureps.dashboard.holder_view import OwnLedger

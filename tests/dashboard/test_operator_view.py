@@ -1,7 +1,5 @@
 """For whom a run waits, and which viewers see names."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,14 +8,7 @@ import pytest
 
 from secureps.dashboard import Json
 from secureps.dashboard.observation import KEPT, Course, Observation, Seen, add_journal
-from secureps.dashboard.operator_view import (
-    AT,
-    NAMED,
-    ROWS,
-    STEPS,
-    blockers,
-    operator_view,
-)
+from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blockers, operator_view
 from secureps.dashboard.sources import Facts
 from secureps.messages.requests import (
     CohortSteps,
@@ -309,9 +300,6 @@ def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
     ]
     (row,) = [each for each in shown(seen(status))["parties"] if each["name"] == "shard-9"]
     assert row["detail"] == "0 blocks; has left: removed by the operator"
-
-
-# --- from one look to the next --------------------------------------------------------
 
 
 def test_who_goes_and_comes_back_is_told_with_how_long() -> None:

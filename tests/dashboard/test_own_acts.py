@@ -1,7 +1,5 @@
 """A data holder acts on its own client alone, and no act raises its budget."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scores and evaluations by version, and why there are none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The sources of facts, and what is shown if one cannot be read."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from contextlib import closing

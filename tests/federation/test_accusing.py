@@ -54,9 +54,6 @@ def dropped(simulation: Simulation) -> list[Examined]:
     return [r for r in journalled(simulation, Examined) if r.flaw]
 
 
-# --- whole runs -------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @rules
 def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
@@ -176,8 +173,6 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
     ends(play)
     assert play.versions() == {"all": 4}
 
-
-# --- whom to believe --------------------------------------------------------------
 
 MOST_HOLDERS = 6
 GRAPHS = st.dictionaries(

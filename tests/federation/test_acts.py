@@ -104,9 +104,6 @@ def test_who_is_left_out_while_the_run_is_paused_and_taken_back_is_not_waited_fo
     assert federation.included == dict.fromkeys(client_names(6), 4) | {"client-02": 3}
 
 
-# --- acts of a data holder ----------------------------------------------------------
-
-
 NAME = "client-02"
 
 

@@ -63,9 +63,6 @@ def test_a_minimal_plan_is_within_a_point_of_float_averaging(tmp_path: Path) -> 
     assert ours > floats - 0.01
 
 
-# --- BatchNorm --------------------------------------------------------------------
-
-
 CLIENTS = client_names(5)
 VERSIONS = 6
 SETTINGS = {"lr": 0.05, "batch_size": 16, "local_epochs": 2}

@@ -35,9 +35,6 @@ from tests.kits.feedback_kit import Recorded, outcomes, recomputed
 from tests.kits.privacy_kit import facts_of, least_cipher, private_plan, scales
 from tests.kits.thin_group import FED_BACK, RULE, THIN
 
-# --- what is charged --------------------------------------------------------------
-
-
 PRIVATE = {"codec": THIN[:2], "feedback": True, "weighting": "uniform"}
 
 
@@ -73,9 +70,7 @@ def test_a_public_support_earns_no_amplification() -> None:
 
 
 @pytest.mark.parametrize("shape", ["one value", "alike", "along a row", "random"])
-def test_no_update_is_longer_in_integers_than_its_mechanism_says(
-    shape: str,
-) -> None:
+def test_no_update_is_longer_in_integers_than_its_mechanism_says(shape: str) -> None:
     """Of the clip's whole length, through support and rotation, with the worst rest there is."""
     plan = private("local", "plain", codec=["rotate"], bits=10)
     layout = GroupLayout("all", (), 217, 63)
@@ -96,9 +91,6 @@ def test_no_update_is_longer_in_integers_than_its_mechanism_says(
         rounded = mechanism.round_update(whole, words)
         assert int(rounded @ rounded) <= mechanism.l2_sensitivity**2
         assert np.abs(rounded).sum() <= mechanism.l1_sensitivity
-
-
-# --- what a client keeps ----------------------------------------------------------
 
 
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
@@ -150,9 +142,6 @@ def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None
         if Outcome.INCLUDED in fates:
             assert_kept(simulation, "client-02")
     assert dropped
-
-
-# --- a range that follows the mean norm -------------------------------------------
 
 
 FOLLOWS = (*THIN[:2], {"name": "round", "length": "mean_norm"})
@@ -218,13 +207,7 @@ def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> 
     assert far[1] < far[0] / 2
 
 
-# --- differences between versions -------------------------------------------------
-
-
-GROUPS: dict[str, dict[str, Any]] = {
-    "every value": {"range": 1.0, "clip": 3.0},
-    "a part": FED_BACK,
-}
+GROUPS: dict[str, dict[str, Any]] = {"every value": {"range": 1.0, "clip": 3.0}, "a part": FED_BACK}
 
 
 def delta_plan(kind: str = "a part", rule: dict[str, Any] = RULE, **more: Any) -> Plan:

@@ -18,15 +18,7 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.wire.msgpack import encode
-from tests.kits.cheats import (
-    cheats,
-    journalled,
-    lies,
-    small_error,
-    spoil_all,
-    spoils,
-    until,
-)
+from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_all, spoils, until
 from tests.kits.faults_kit import FaultyNetwork
 from tests.kits.federations import ends_as_unharmed, later, pinned_of, small_federation, small_plan
 from tests.kits.key_rotation import HOLDERS
@@ -35,9 +27,6 @@ from tests.kits.roles_kit import about
 
 def reason(simulation: Simulation) -> str:
     return simulation.coordinator.federation.groups["all"].reason
-
-
-# --- what holders are told --------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -65,9 +54,6 @@ def test_what_a_holder_is_told_is_as_long_with_more_blocks(
         assert abs(longer - size) <= 2 * 6, "the `size` in each receipt has a byte or three"
 
 
-# --- holders that die -------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.PREPARING])
 def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_path: Path) -> None:
@@ -84,9 +70,6 @@ def test_without_enough_holders_a_run_waits_and_says_for_whom(phase: Phase, tmp_
     assert journalled(simulation, coordinator_records.RoundGivenUp) == []
     fates = simulation.coordinator.federation.fates.values()
     assert {fate.outcome for fate in fates} == {"durable"}
-
-
-# --- holders that lie -------------------------------------------------------------
 
 
 def at_random(share: Any) -> Any:
@@ -136,9 +119,6 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
     assert [record.number for record in failed] == [0, 1, 2, 3]
 
 
-# --- members that cheat -----------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
@@ -180,9 +160,6 @@ def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Pat
     assert isinstance(simulation.network, FaultyNetwork)
     called = {call[1] for call in simulation.network.sent if call[0] in HOLDERS}
     assert called == {"coordinator"}, "no shard hears of a holder"
-
-
-# --- who may say what -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -622,12 +622,7 @@ def test_under_client_level_privacy_all_that_is_told_is_charged(tmp_path: Path) 
     plan = evaluated_plan(versions=2, evaluation={"reports": REPORTS}, privacy=privacy, group=group)
     assert plan.metrics_count == 8
     assert plan.group(EVALUATION).clip == pytest.approx(8**0.5), "no vector of theirs is longer"
-    assert set(plan.metric_noise) == {
-        *METRICS,
-        "query.ages.mean",
-        "query.ages.old",
-        "train.loss",
-    }
+    assert set(plan.metric_noise) == {*METRICS, "query.ages.mean", "query.ages.old", "train.loss"}
     simulation = examined(plan, tmp_path, trainers=reporters())
     simulation.run()
     facts = facts_of(simulation.coordinator.federation.ledger, "client-02")

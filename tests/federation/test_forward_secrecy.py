@@ -94,9 +94,6 @@ def test_without_rounds_a_key_for_every_version_changes_no_bit_either(
     )
 
 
-# --- all of a holder's files ------------------------------------------------------
-
-
 def needles(secret: bytes) -> list[bytes]:
     """Either half of a key, as bytes and as journals spell them."""
     return [half for part in (secret[:64], secret[64:]) for half in (part, part.hex().encode())]
@@ -166,9 +163,6 @@ def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
         return False
 
 
-# --- holders that are away --------------------------------------------------------
-
-
 def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -233,9 +227,6 @@ def test_when_the_run_is_over_no_key_is_left(
         calendar(simulation, SOME_DAY)
         later(simulation, 5.0)
         assert journalled(simulation, KeyReplaced, "holder-1") == replaced, "it takes no more"
-
-
-# --- erased after a day, whoever still wants it -----------------------------------
 
 
 def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_path: Path) -> None:

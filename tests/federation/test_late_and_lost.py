@@ -144,9 +144,6 @@ def test_in_rounds_other_clients_make_the_version(loss: str, tmp_path: Path) -> 
     assert journalled(simulation, OpenRefused) == []
 
 
-# --- what each rule says that it waits for ----------------------------------------
-
-
 SYNC = {"name": "sync", "quorum": 5}
 EXPECTED = {
     "sync": r"\d of 6 have arrived; waits for client-\d\d(, client-\d\d)*( and \d more)?",

@@ -212,9 +212,6 @@ def test_a_run_that_is_founded_again_has_no_second_update(
     assert len(played.ledger.facts()) == 3
 
 
-# --- one model under two versions ---------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "plan",
     [

@@ -144,9 +144,6 @@ def test_check_predicts_what_is_in_memory_and_in_files(
     assert max(files) / 1.5 <= used.files <= 1.5 * max(files)
 
 
-# --- what `check` says ------------------------------------------------------------
-
-
 RULE = {"quorum": 1, "minimum": 1}
 VALUES = 1 << 20
 MOST_ERROR = 1.25
@@ -212,9 +209,6 @@ def test_a_client_needs_what_is_said(
     assert needed / MOST_ERROR < said < needed * MOST_ERROR
 
 
-# --- how often a version waits for disks ------------------------------------------
-
-
 def test_a_version_waits_for_few_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three clients, a shard, the coordinator and three holders, with all that is on disk."""
     waits = list[Path]()
@@ -246,9 +240,6 @@ def test_a_version_waits_for_few_disks(tmp_path: Path, monkeypatch: pytest.Monke
     simulation.close()
     parties = (place.relative_to(tmp_path).parts[0].partition("-")[0] for place in waits)
     assert Counter(parties) == {"client": 22, "shard": 16, "coordinator": 10, "holder": 9}
-
-
-# --- blocks that leave while others are sealed ------------------------------------
 
 
 FIRST = client_names(6)[0]

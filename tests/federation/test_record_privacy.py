@@ -160,9 +160,6 @@ def test_other_private_steps_than_are_charged_are_never_sealed(
     assert not ledger.charges
 
 
-# --- what `check` says ------------------------------------------------------------
-
-
 COUNTS = (30, 60, 90, 200, 400)
 PRIVACY = {
     "noise_multiplier": 4.0,

@@ -104,9 +104,7 @@ def ways(
         yield asked
 
 
-def test_what_is_sealed_for_one_committee_the_other_opens_no_part_of(
-    sites: Sites,
-) -> None:
+def test_what_is_sealed_for_one_committee_the_other_opens_no_part_of(sites: Sites) -> None:
     """A client seals a base version once: all that is left is to call the cohort another's."""
     before, after = sites
     sent = [before.send(name) for name in CLIENTS[:6]]
@@ -175,9 +173,7 @@ def test_a_version_of_one_committee_is_sealed_again_for_no_later_one(sites: Site
             assert min(map(len, answers)) < sites.threshold, answers
 
 
-def test_the_new_committee_opens_newer_versions_without_one_that_stays(
-    sites: Sites,
-) -> None:
+def test_the_new_committee_opens_newer_versions_without_one_that_stays(sites: Sites) -> None:
     before, after = sites
     earlier = before.opening([before.send(name) for name in CLIENTS[:6]])
     later = after.opening([after.send(n, 2, version=1) for n in CLIENTS[:6]], number=1)

@@ -178,9 +178,6 @@ def test_a_roster_of_another_line_is_refused(
         play.coordinator._follower.roster.follow(changing.issuer.told.roster)
 
 
-# --- key holders that are lost ----------------------------------------------------
-
-
 COMES, LOST = "holder-9", "holder-1"
 
 

@@ -184,9 +184,6 @@ def test_the_only_evaluator_refuses_where_its_site_evaluates_nothing(tmp_path: P
     assert sites.versions() == {"all": 4}
 
 
-# --- over all runs ----------------------------------------------------------------
-
-
 def test_two_runs_in_sequence_use_up_what_a_site_allows(tmp_path: Path) -> None:
     """The second run ends early for this client, and a third trains nothing with it."""
     plan, ledgers = plan_of(**OF_RECORDS), {OWN: tmp_path / "own.db"}

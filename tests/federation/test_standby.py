@@ -26,9 +26,6 @@ def retire(simulation: Simulation, place: str) -> None:
     answer.result()
 
 
-# --- following ----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
@@ -50,9 +47,6 @@ def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
         simulation.run(party.halted.done)
 
 
-# --- the command --------------------------------------------------------------------
-
-
 def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     reach(simulation, 0)
@@ -66,9 +60,6 @@ def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path)
             simulation.run(answer.done)
             with pytest.raises(UnknownParty):
                 answer.result()
-
-
-# --- the fence ----------------------------------------------------------------------
 
 
 def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
@@ -111,9 +102,6 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
     assert simulation.versions() == versions
     simulation.start("holder-0")
     ends_as_unharmed(simulation)
-
-
-# --- journals that are compacted ------------------------------------------------------
 
 
 @pytest.mark.slow

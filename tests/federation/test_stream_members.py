@@ -149,10 +149,7 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     world.replace(hold, requests.Missing(hold.to, "all", number, (lost,)))
     world.deliver(next(due for due in world.due if due.to == hold.to))
     assert world.group().members.returning.keys() == {lost}
-    training, clocks = (
-        dict(world.group().members.training),
-        dict(world.group().members.clocks),
-    )
+    training, clocks = (dict(world.group().members.training), dict(world.group().members.clocks))
     assert "c1" in training, "it trains its next one meanwhile"
     for changes in ({"magnitude": 3}, {"step": 1}):
         other = made(world, "c1", 0, lost.sequence, **changes)

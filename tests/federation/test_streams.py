@@ -31,9 +31,6 @@ def test_without_staleness_it_is_the_synchronous_model(
     assert same(simulation.model(), unharmed()[0])
 
 
-# --- under a support ----------------------------------------------------------------
-
-
 EVERY = 3
 CODEC = [{"name": "support", "one_in": 4, "every": EVERY}, "rotate"]
 FEW = BUFFERED | {"buffer": 4, "minimum": 2, "deadline": 2.0}

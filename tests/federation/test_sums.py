@@ -188,12 +188,7 @@ def test_a_fault_in_take_totals_is_the_script_s(tmp_path: Path) -> None:
 
 def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
     """The total has the noise of any sum, and the ledger charges it as any."""
-    plan = sum_plan(
-        "rlwe",
-        model=False,
-        group={"pattern": "*", "clip": 1e5},
-        **NOISE,
-    )
+    plan = sum_plan("rlwe", model=False, group={"pattern": "*", "clip": 1e5}, **NOISE)
     simulation = counting(plan, tmp_path, counters(model=False))
     simulation.run()
     off = simulation.model()["count.ages"] - added(2)["count.ages"]

@@ -48,9 +48,6 @@ from tests.kits.federations import (
 )
 from tests.kits.flower_apps import CLIENT_APP, initial_of, project, write
 
-# --- frozen tensors ---------------------------------------------------------------
-
-
 FROZEN: dict[str, Any] = {"frozen": ["base.*"]}
 CLIENTS = client_names(6)
 
@@ -163,9 +160,6 @@ def test_a_frozen_array_never_travels_and_an_app_that_moves_it_is_told(
         return
     simulation.run()
     assert [array.shape for array in simulation.model().values()] == [(30, 7)]
-
-
-# --- tied tensors -----------------------------------------------------------------
 
 
 WORDS, WIDTH = 12, 6
@@ -361,9 +355,6 @@ def test_a_plan_keeps_a_tensor_by_its_first_name() -> None:
 def test_a_name_of_no_such_tensor_is_refused(spec: TensorSpec) -> None:
     with pytest.raises(PlanRefused, match=f"tensor '{HEAD}' is tied to"):
         tied_plan().layout(Schema((TensorSpec(TABLE, (2, 3), "float32"), spec)))
-
-
-# --- what scripts return ----------------------------------------------------------
 
 
 class Loose(Examiner):

@@ -97,9 +97,6 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
         assert Path(each.arguments[-1]).is_file()
 
 
-# --- the program of a simulation's key holders ----------------------------------------
-
-
 def test_it_waits_for_no_disk_and_says_what_ended_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -116,9 +113,6 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
     assert ended.value.code == 78
     assert capsys.readouterr().err == "error: another party's file (this side's fault)\n"
     assert durability.must_wait()
-
-
-# --- key holders ------------------------------------------------------------------
 
 
 def played(folder: Path, cipher: str) -> Result:
@@ -150,9 +144,6 @@ def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
     monkeypatch.setattr(assemble, "pinned_run", noted)
     played(tmp_path / "run", "plain")
     assert examined == [False]
-
-
-# --- key holders behind nodes -----------------------------------------------------
 
 
 @contextmanager
@@ -226,9 +217,6 @@ def test_a_simulation_has_no_nodes_of_key_holders(tmp_path: Path) -> None:
         SecureFedAvg(write_plan(tmp_path), holders="nodes")
 
 
-# --- settings of nodes ------------------------------------------------------------
-
-
 SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
 TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
 
@@ -283,9 +271,6 @@ def test_an_app_is_given_what_its_site_allows(
     assert bool(said) == bool(own)
     assert own in said
     assert heard in told
-
-
-# --- the post ---------------------------------------------------------------------
 
 
 DIGEST = b"d" * 32

@@ -288,9 +288,6 @@ def test_a_site_keeps_messages_from_its_app(
     assert "evaluation = false" in caplog.text or "which this site does not allow" in caplog.text
 
 
-# --- sites with a policy ----------------------------------------------------------
-
-
 ROUNDS = 3
 PRIVACY = """[privacy]
 unit = "client"

@@ -12,15 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.serverapp.strategy import (
-    Bulyan,
-    FedAdam,
-    FedAvg,
-    FedMedian,
-    FedTrimmedAvg,
-    Krum,
-    Result,
-)
+from flwr.serverapp.strategy import Bulyan, FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum, Result
 from safetensors.numpy import load_file
 
 from secureps.client.flower.app import FlowerApp

@@ -157,9 +157,6 @@ def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
     assert not strategy.is_early(plan, Published(1, "all", version, ()), versions)
 
 
-# --- apps without the mod ----------------------------------------------------------
-
-
 def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
     app = ClientApp()
     asked = 0

@@ -47,9 +47,6 @@ def targets(folder: Path) -> list[Target]:
     return [*_ciphers(), *_models(folder), *_apps(folder)]
 
 
-# --- ciphers ----------------------------------------------------------------------
-
-
 def _ciphers() -> list[Target]:
     secret, key = generate()
     parameters = {
@@ -139,9 +136,6 @@ def _cipher(
     return [*found, Target(f"{name}-keys", of, (keys,), keyed, cost=2 * cost)]
 
 
-# --- models -----------------------------------------------------------------------
-
-
 def _models(folder: Path) -> list[Target]:
     values = np.arange(9, dtype=np.float32)
     initial = folder / "initial.safetensors"
@@ -225,9 +219,6 @@ def _feedback(values: Any) -> Target:
         return data if load_kept("c", outbox, aim, 9) is None or data == honest else honest
 
     return Target("feedback", ("client.update:load_kept",), (honest,), taken, cost=8)
-
-
-# --- what a data holder's own program says ------------------------------------------
 
 
 def _apps(folder: Path) -> list[Target]:

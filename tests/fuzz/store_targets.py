@@ -68,9 +68,6 @@ def targets(folder: Path) -> list[Target]:
     return [*files, _audit_log(), _statement(folder / "ledger.db")]
 
 
-# --- journals ---------------------------------------------------------------------
-
-
 def _journals(folder: Path) -> list[Target]:
     honest = folder / "honest"
     rows = [PINNED, Incarnated(1), *(full(kind) for kind in (Charge, Release)), Incarnated(2)]
@@ -166,9 +163,6 @@ def _row(data: bytes) -> bytes:
     return data if again.record == read.record else text.encode()
 
 
-# --- checkpoints ------------------------------------------------------------------
-
-
 def _checkpoints(folder: Path) -> list[Target]:
     there = checkpoint_path(folder, 7)
     values = np.arange(9, dtype=np.float32)
@@ -249,9 +243,6 @@ def _manifest_mended(data: bytes) -> bytes:
         return data
 
 
-# --- lists, keys of payloads ------------------------------------------------------
-
-
 def _lists(folder: Path) -> list[Target]:
     kit = folder / "kit"
     create_kit(kit, CipherParameters("plain", 8, 14))
@@ -306,9 +297,6 @@ def _lists(folder: Path) -> list[Target]:
         ),
         Target("spool-key", ("store.spool:check_key",), keys, key),
     ]
-
-
-# --- audit logs -------------------------------------------------------------------
 
 
 def _audit_log() -> Target:

@@ -53,9 +53,6 @@ def changed(pem: bytes, at: int, bit: int = 1) -> bytes:
     return ssl.DER_cert_to_PEM_cert(bytes(der)).encode()
 
 
-# --- certificates -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bit", [1, 64])
 @pytest.mark.parametrize("at", range(-71, -64))
 def test_what_stands_around_a_signature_cannot_change(at: int, bit: int) -> None:
@@ -89,9 +86,6 @@ def test_a_key_of_an_unknown_kind_is_none() -> None:
         TlsKey(b"-----BEGIN PRIVATE KEY-----\n" + body + b"-----END PRIVATE KEY-----\n")
 
 
-# --- text ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [DEEP, "9" * 5000])
 def test_a_toml_file_of_brackets_or_digits_is_none(value: str, tmp_path: Path) -> None:
     (path := tmp_path / "plan.toml").write_text(f"name = {value}\n")
@@ -117,9 +111,6 @@ def test_a_plan_with_half_a_character_is_refused_in_words_that_can_be_written() 
     body["plan"]["name"] = "\ud800"
     with pytest.raises(PlanRefused, match="is not a plan"):
         Plan.from_text(json.dumps(body))
-
-
-# --- files --------------------------------------------------------------------------
 
 
 def test_a_damaged_journal_whose_bytes_sqlite_quotes(tmp_path: Path) -> None:
@@ -158,9 +149,6 @@ def test_a_log_whose_entry_has_half_a_character_for_a_number() -> None:
     with pytest.raises(DamagedStore) as caught:
         entries.load(line.encode() + b"\n")
     assert str(caught.value).encode()
-
-
-# --- a script's process ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

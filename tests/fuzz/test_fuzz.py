@@ -65,9 +65,6 @@ def attack(target: Target) -> None:
     tried()
 
 
-# --- a fault would be found ---------------------------------------------------------
-
-
 def made(take: Any, **changes: Any) -> Target:
     return dataclasses.replace(Target("x", ("x:y",), (b'{"a": 1}',), take), **changes)
 
@@ -97,9 +94,6 @@ def test_make_fuzz_tries_a_million(known: dict[str, Target]) -> None:
     numbers = [number_of(each, INPUTS, known) for each in known.values()]
     assert sum(numbers) + sum(SERVERS.values()) >= 1_000_000
     assert min(numbers) >= 1000
-
-
-# --- running servers ------------------------------------------------------------------
 
 
 @pytest.mark.slow

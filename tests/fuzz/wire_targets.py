@@ -65,9 +65,6 @@ def _refusal(data: bytes) -> bytes:
     return data
 
 
-# --- waves ------------------------------------------------------------------------
-
-
 def _signed(data: bytes) -> bytes:
     return ME.sign(batch.WAVE_DOMAIN, data)
 
@@ -108,9 +105,6 @@ def _unframed(data: bytes) -> bytes:
     return _framed(kind, found) + line.read()
 
 
-# --- who is asking ----------------------------------------------------------------
-
-
 def _packed(metadata: Any) -> bytes:
     made = b""
     for key, value in metadata:
@@ -148,9 +142,6 @@ def _claim(data: bytes) -> bytes:
     honest = read_claim(_unpacked(_CLAIM))
     same = dataclasses.replace(claim, format=FORMAT) == honest  # which is not signed
     return data if same else b"another claim under the same signature"
-
-
-# --- records ----------------------------------------------------------------------
 
 
 def _record(data: bytes) -> bytes:

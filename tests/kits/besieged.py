@@ -46,13 +46,7 @@ class Besieged:
             self.server = CoordinatorServer(PLAINTEXT, self.echo, "127.0.0.1:0", authenticate)
         else:
             self.server = ShardServer(
-                PLAINTEXT,
-                name,
-                self.echo,
-                "127.0.0.1:0",
-                authenticate,
-                in_flight,
-                BLOCK_LIMIT,
+                PLAINTEXT, name, self.echo, "127.0.0.1:0", authenticate, in_flight, BLOCK_LIMIT
             )
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"

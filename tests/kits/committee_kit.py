@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.sharing import (
-    Committee,
-    key_sum,
-    parse_vector,
-)
+from secureps.crypto.sharing import Committee, key_sum, parse_vector
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
@@ -60,12 +56,7 @@ def committee_plan(holders: int, threshold: int, minimum: int = 2) -> Plan:
         "versions": 2,
         "block_size": 16,
         "shards": 1,
-        "cipher": {
-            "name": "rlwe",
-            "capacity": 24,
-            "holders": holders,
-            "threshold": threshold,
-        },
+        "cipher": {"name": "rlwe", "capacity": 24, "holders": holders, "threshold": threshold},
         "group": [{"rule": {"quorum": 5, "minimum": minimum, "most": 6}}],
     }
     return Plan(parse(PlanSection, body, "test"))
@@ -224,11 +215,7 @@ class Holder:
 
     def restarted(self) -> Holder:
         again = Holder(self.bench, self.name)
-        again.machine = CommitteeHolder(
-            self.name,
-            self.bench.kit.public.roster,
-            HolderRules(2),
-        )
+        again.machine = CommitteeHolder(self.name, self.bench.kit.public.roster, HolderRules(2))
         again.worker._machine = again.machine
         for record in self.journal:
             again.machine.apply(0.0, record)

@@ -1,8 +1,6 @@
 """The same parties by rote under a committee: one client may spoil cohorts, and a real ledger says
 what holders allow."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from typing import Any, ClassVar
 
@@ -11,11 +9,7 @@ from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.submission import (
-    Receipt,
-    SubmissionId,
-    ciphertext_root,
-)
+from secureps.messages.submission import Receipt, SubmissionId, ciphertext_root
 from secureps.policy.plan import Plan
 from secureps.roles.holder.holder import HolderLedger, HolderRules
 from secureps.roles.machine import Step

@@ -141,8 +141,6 @@ def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-# --- what happened in a run -------------------------------------------------------
-
 MACHINES: tuple[type, ...] = (Coordinator, Shard, BfvHolder, CommitteeHolder, Member)
 
 

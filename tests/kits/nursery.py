@@ -173,9 +173,6 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
     patch.setattr("secureps.run.up.up.open_spawner", lambda *given: nullcontext())
 
 
-# --- in the nursery ---------------------------------------------------------------
-
-
 def _serve(files: socket.socket) -> list[str]:
     """Forks on demand; returns, in a fork alone, what it is to run. Ends with its parent."""
     for line in sys.stdin:

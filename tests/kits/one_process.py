@@ -19,12 +19,7 @@ from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.policy.plan import Plan
 from secureps.roles.holder.holder import HolderRules
-from secureps.run.assemble import (
-    make_coordinator,
-    make_holder,
-    make_shard,
-    pinned_run,
-)
+from secureps.run.assemble import make_coordinator, make_holder, make_shard, pinned_run
 from secureps.run.simulate.simulation import MemoryKit, make_memory_kit
 from secureps.run.up.folder import client_names, holder_names, shard_names
 from secureps.service.environment import Environment, Stores

@@ -3,8 +3,6 @@
 `python -m tests.kits.permissions_page` writes it into docs/protocol.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import get_args
@@ -19,12 +17,7 @@ from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
 BEGIN, END = "<!-- permissions: begin -->\n", "<!-- permissions: end -->\n"
-METHODS: Mapping[type, str] = {
-    Subscribe: "Watch",
-    PutBlock: "Put",
-    GetBlock: "Get",
-    GetSum: "Get",
-}
+METHODS: Mapping[type, str] = {Subscribe: "Watch", PutBlock: "Put", GetBlock: "Get", GetSum: "Get"}
 """Of messages that go by another method than `Tell`."""
 SERVED = {
     COORDINATOR: (framing.COORDINATOR_TELL, framing.WATCH),

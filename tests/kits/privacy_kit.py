@@ -71,8 +71,6 @@ def privatize(
     return mechanism.add_noise(mechanism.round_update(update, rounding), noise)
 
 
-# --- adaptive clipping ----------------------------------------------------------------
-
 VALUES = 217
 """Of the walkers' group; the scale lies behind them."""
 

@@ -28,14 +28,7 @@ from secureps.crypto.rlwe import RlweAdder
 from secureps.crypto.roster import Roster
 from secureps.crypto.secret import Secret
 from secureps.messages import orders
-from secureps.messages.requests import (
-    KeyShare,
-    Noted,
-    OpenRefused,
-    Prepared,
-    PutBlock,
-    Subscribe,
-)
+from secureps.messages.requests import KeyShare, Noted, OpenRefused, Prepared, PutBlock, Subscribe
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.service.process import authenticator
@@ -342,9 +335,6 @@ class RogueShard:
         blocks = {each.receipt.id: each.receipt.blocks for each in sent}
         members = tuple(orders.MemberBlocks(m.id, blocks[m.id]) for m in cohort.members)
         return orders.Hold(1, cohort, members), orders.Prepare(1, cohort, ())
-
-
-# --- what ciphertexts say under a key, judged by nobody ---------------------------
 
 
 def read(site: Site, sent: Sequence[Sent], key: NDArray[np.int64]) -> NDArray[np.int64]:

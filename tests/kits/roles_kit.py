@@ -492,9 +492,6 @@ def outstanding(due: list[Due]) -> Counter[Any]:
     return Counter((d.to, order) for d, order in zip(due, plain))
 
 
-# --- worlds at a step -------------------------------------------------------------
-
-
 def collecting(cipher: str = "bfv", **changes: Any) -> World:
     """Version 0 is checkpointed, everybody is invited to version 1, nobody has answered."""
     world = World(make_plan(cipher, **changes))

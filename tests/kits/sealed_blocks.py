@@ -40,11 +40,7 @@ def finish_sealing(
 
 
 def drawn(
-    worker: ClientWorker,
-    aim: Aim,
-    update: Update,
-    weight: int,
-    base: tuple[bytes, ...] = (),
+    worker: ClientWorker, aim: Aim, update: Update, weight: int, base: tuple[bytes, ...] = ()
 ) -> NDArray[np.integer[Any]]:
     """The integers that a client seals of an update."""
     task = Contribute((GroupVersion(aim.group, aim.version),) if base else (), base, ())

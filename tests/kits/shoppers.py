@@ -90,10 +90,7 @@ def sparse_plan(
 
 
 def shopping(
-    plan: Plan,
-    folder: Path,
-    conditions: Conditions | None = None,
-    tastes: list[list[int]] = TASTES,
+    plan: Plan, folder: Path, conditions: Conditions | None = None, tastes: list[list[int]] = TASTES
 ) -> tuple[Simulation, list[Shopper]]:
     """Shoppers of these tastes, each at its own speed."""
     shoppers = [Shopper(i, own) for i, own in enumerate(tastes)]

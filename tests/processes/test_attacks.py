@@ -71,9 +71,6 @@ def opens_nothing(run: RogueRun, sent: tuple[Sent, ...], key: Ints) -> None:
     assert (read(run.site, sent, key) == sum_of(sent)).mean() < 0.1, "a chance in 2^20 each"
 
 
-# --- t - 1 holders ----------------------------------------------------------------
-
-
 def completed(
     run: RogueRun, order: orders.Open, shares: dict[str, bytes], last: str, key: Ints
 ) -> bytes:
@@ -113,9 +110,6 @@ def test_answers_of_all_but_one_of_t_holders_open_nothing(run: RogueRun) -> None
     opens(run, sent, key)
     opens_nothing(run, sent[:1], key)
     opens_nothing(run, sent[1:], key)
-
-
-# --- differencing -----------------------------------------------------------------
 
 
 @dataclass
@@ -194,8 +188,6 @@ def test_two_cohorts_that_differ_in_one_member_never_both_open(
         assert loot.refused == reasons
         opens_nothing(run, loot.sent[:1], taken(run, loot))
 
-
-# --- mixed cohorts ------------------------------------------------------------------
 
 Asks = tuple[orders.Open, orders.Open]
 """The victim's cohort with a group of others, and that group alone."""
@@ -315,17 +307,11 @@ def test_a_holder_that_is_replaced_in_between_does_not_open_a_second_cohort(tmp_
         opens(run, later, run.site.key(order, {n: run.share(n, order) for n in (new, *stay)}))
 
 
-# --- what each holder refuses by itself -------------------------------------------
-
-
 def signed(by: RogueRun, each: Sent, author: str, **changes: object) -> Sent:
     """The same submission with its receipt changed, under somebody's signature."""
     receipt = dataclasses.replace(each.receipt, **changes)  # type: ignore[arg-type]
     signature = by.identities[author].sign(*signing_bytes(receipt))
     return dataclasses.replace(each, receipt=dataclasses.replace(receipt, signature=signature))
-
-
-# --- an honest shard --------------------------------------------------------------
 
 
 def test_a_shard_opens_no_cohort_that_is_smaller_than_the_plans(tmp_path: Path) -> None:

@@ -206,9 +206,6 @@ def test_the_others_go_on_and_lose_nothing(terminals: Terminals) -> None:
     terminals.check_goes_on(HEALTHY)
 
 
-# --- a training that goes wrong ---------------------------------------------------
-
-
 def check_one_line(shown: list[str], pattern: str) -> str:
     """A terminal's last line is the error; above it are lines of the log and nothing else."""
     assert all(LOG_LINE.match(line) for line in shown[:-1]), shown
@@ -222,9 +219,6 @@ def check_one_line(shown: list[str], pattern: str) -> str:
 def test_a_training_that_goes_wrong(fault: str, terminals: Terminals) -> None:
     line = check_one_line(terminals.ended(fault), ENDS[fault])
     assert DETAILS[fault] in line
-
-
-# --- a client that cannot take part -----------------------------------------------
 
 
 @pytest.mark.parametrize("mistake", [name for name in BEFORE if name != VERBOSE])
@@ -331,9 +325,6 @@ def write_state(federation: Terminals, mistake: str) -> None:
     pinned = RunPinned(run, welcome.placement, welcome.shards)
     journal.append(0.0, [pinned, Sealed(receipt, ())] if mistake == "other client" else [pinned])
     journal.close()
-
-
-# --- nobody there -----------------------------------------------------------------
 
 
 @contextmanager

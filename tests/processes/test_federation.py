@@ -221,9 +221,6 @@ def test_a_coordinator_does_not_take_another_runs_folder(change: str, tmp_path: 
         assert "Traceback" not in processes.log("coordinator")
 
 
-# --- a kit is for one process at a time -------------------------------------------
-
-
 def test_who_is_replaced_ends_with_an_error(tmp_path: Path) -> None:
     """Elsewhere, with a state folder of its own: nobody can know before its stream is taken."""
     with Processes(tmp_path, "plain") as processes:
@@ -263,9 +260,6 @@ def test_one_place_for_each_kit_from_wherever_it_is_started(
     finally:
         first.close()
     SqliteJournal(here / "journal.db").close()
-
-
-# --- committees, and kills --------------------------------------------------------
 
 
 def keys_of(processes: Processes, holder: str) -> list[Path]:

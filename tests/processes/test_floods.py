@@ -33,9 +33,6 @@ def shard() -> Iterator[Besieged]:
         yield made
 
 
-# --- without a key ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
@@ -116,9 +113,6 @@ def test_half_of_the_files_that_may_be_open_are_for_connections(
         assert servers.connection_limit() == servers.MOST_CONNECTIONS
 
 
-# --- what is compressed, or too long ----------------------------------------------
-
-
 def test_nothing_is_decompressed(besieged: Besieged) -> None:
     """4 KB of gzip are 4 MB: refused by their header."""
     bomb = bytes(4 << 20)
@@ -161,9 +155,6 @@ def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> N
                 framing.GET, besieged.signed("a", framing.GET, envelope), envelope
             )
             assert type(ends(call)) is Oversized
-
-
-# --- with one party's key ---------------------------------------------------------
 
 
 def test_sixty_unfinished_messages_of_one_party_hold_little(
@@ -257,9 +248,6 @@ def test_bytes_that_were_not_signed_are_refused(besieged: Besieged) -> None:
     assert besieged.echo.seen == []
 
 
-# --- the honest go on meanwhile ---------------------------------------------------
-
-
 def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> None:
     """All at once: no name, a name and no end, bombs; while another party sends blocks."""
     done = threading.Event()
@@ -285,9 +273,6 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
         thread.join(PATIENCE)
     shard.over.set()
     shard.still_serves()
-
-
-# --- blocks that are announced and do not come ------------------------------------
 
 
 @pytest.mark.parametrize("sent", [1, BLOCK_LIMIT - 1], ids=["a byte", "all but a byte"])

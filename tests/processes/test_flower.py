@@ -80,9 +80,6 @@ def same(found: Model, expected: Model) -> None:
         assert found[one].tobytes() == expected[other].tobytes(), one
 
 
-# --- simulated --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", APPS)
 def test_each_app_simulated_comes_to_the_bits_of_up(
     name: str, tmp_path: Path, expected: Callable[[str], Model]
@@ -98,9 +95,6 @@ def test_ray_comes_to_the_same_bits(tmp_path: Path, expected: Callable[[str], Mo
         told = f"num-supernodes={NODES} client-resources-num-cpus=1"
         deployment.finish(deployment.run(app, "--federation-config", told))
         same(final(deployment.folder), expected("numpy"))
-
-
-# --- deployed ---------------------------------------------------------------------
 
 
 FAULTY = """

@@ -256,8 +256,6 @@ def test_three_clusters_from_kits_to_a_model(kits: Path) -> None:
     assert ends == [f"all {VERSIONS} versions are made"] * 4
 
 
-# --- a standby, and copies at a store -----------------------------------------------
-
 STORE = "10.78.200.1:9000"
 BUCKET = "s3://bucket/three-clusters"
 STORE_KEYS = {

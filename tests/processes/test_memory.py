@@ -46,9 +46,6 @@ from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, SHARDS, make_run
 
-# --- a client ---------------------------------------------------------------------
-
-
 MODEL = 96 << 20
 """Bytes of the model: more than there is room for, so that a copy of it does not pass."""
 ROOM = 64 << 20
@@ -206,9 +203,6 @@ def test_who_plays_many_clients_fetches_the_memory_of_a_wave_once() -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
             pages = fresh.submit(fetched, keeps).result()
         assert (pages < 200) is keeps, pages
-
-
-# --- a shard ----------------------------------------------------------------------
 
 
 MOST_GROWTH = 164_000_000

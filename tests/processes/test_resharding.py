@@ -126,9 +126,6 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
         assert parties.journal("coordinator", CohortBurnt) == []
 
 
-# --- a shard that moves -----------------------------------------------------------
-
-
 ELSEWHERE = (ShardAddress("shard-a", "elsewhere:9", 1.0), ShardAddress("shard-b", "shard-b:1", 1.0))
 
 
@@ -185,9 +182,6 @@ def test_a_run_goes_on_with_a_shard_on_another_port(tmp_path: Path) -> None:
         processes.wait(processes.finished, "the end")
         assert before.read_text().strip() != f"{host}:{port}"
         assert same(processes.model()[1], unharmed()[0])
-
-
-# --- by themselves ----------------------------------------------------------------
 
 
 SCALING = """

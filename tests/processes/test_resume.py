@@ -240,9 +240,6 @@ def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
         resume(tmp_path, ENVIRONMENT, Console())
 
 
-# --- copies in an object store ----------------------------------------------------
-
-
 def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.write_text("in the way: nothing can be written below it")

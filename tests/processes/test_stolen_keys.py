@@ -374,8 +374,6 @@ def test_a_share_that_is_none_opens_nothing_and_stops_nothing(holder: Thief) -> 
         holder.around.makes(1)
 
 
-# --- in words ---------------------------------------------------------------------
-
 CLIENT_HEARS = {
     "from before its begin": "byte ... of ... is asked for (the sender's fault)",
     "an upload of nothing": "Put takes PutBlock, not ... (the sender's fault)",
@@ -415,8 +413,6 @@ HOLDER_HEARS = {
     ),
 }
 
-
-# --- blocks that are refused by their headers, before anything of them comes -------
 
 UNWANTED: dict[str, dict[str, Any]] = {
     "their block": {"author": VICTIM},

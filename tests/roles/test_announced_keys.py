@@ -1,7 +1,5 @@
 """Which announcements of a holder's envelope key count, and that no older key comes back."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

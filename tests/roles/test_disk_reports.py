@@ -1,7 +1,5 @@
 """A server whose disk is full reports it, has senders wait, drops nothing, and goes on."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -247,12 +245,7 @@ def test_the_end_of_a_run_is_shown_once_it_is_in_the_journal(tmp_path: Path) -> 
     assert same(simulation.model(), unharmed()[0])
 
 
-# --- the executor -----------------------------------------------------------------
-
-
-def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_sender_is_asked_to_wait_whatever_the_disk_says(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for error in (FULL, DiskFailed("spool: cannot write: Input/output error")):
         stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
@@ -338,9 +331,6 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     assert not disk.full
 
 
-# --- who says it, and who hears it ------------------------------------------------
-
-
 def test_the_newest_word_is_the_last_that_is_heard() -> None:
     own = DiskReports("shard-a")
     assert own.report_trouble("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
@@ -394,9 +384,6 @@ def test_the_same_trouble_of_several_servers_is_told_once() -> None:
     reason = world.status().groups[0].reason
     assert f"{', '.join(SHARDS)}, each waits for its own disk: no" in reason
     assert reason.count("waits for its own disk") == 1
-
-
-# --- the stores -------------------------------------------------------------------
 
 
 def test_a_spool_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

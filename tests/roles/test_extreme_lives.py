@@ -5,8 +5,6 @@ or takes it: then all that it journals is read again as it is, all that it sends
 it hears next leads to nothing else, and it starts again from its journal.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ What the coordinator journals comes back at every start, and what it makes of it
 one number that no order can carry would end a run for good.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -40,9 +38,6 @@ def _floats(value: Any) -> list[float]:
     if isinstance(value, tuple):
         return [x for item in value for x in _floats(item)]
     return [abs(value)] if isinstance(value, float) else []
-
-
-# --- those that were found --------------------------------------------------------
 
 
 @pytest.mark.parametrize("party", ["shard-a", HOLDER])

@@ -1,7 +1,5 @@
 """States as plain values, and back."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Parties that were away hear of a shard before they hear of the roster that it is on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -114,9 +112,6 @@ def test_a_client_goes_by_it_as_soon_as_it_has_that_roster(told: str, by: str) -
     else:
         client.order(orders.RosterChanged(1, TEXT))
     assert pinned(client).placement.shards == GROWN
-
-
-# --- whom it obeys ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["holder", "shard"])

@@ -1,7 +1,5 @@
 """One table says which role may send what to which server, and servers check it first."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, get_args
 
@@ -24,8 +22,7 @@ from tests.kits.shard_kit import refused as refused_by_shard
 from tests.kits.unset import unset
 
 WATCHED = sign_roster(
-    CA,
-    [*ROSTER.certificates, certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)],
+    CA, [*ROSTER.certificates, certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)]
 )
 SENDERS = {
     "client": "c0",

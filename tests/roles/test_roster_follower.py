@@ -1,7 +1,5 @@
 """Following rosters: what is journalled and logged, and what the calendar changes."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.crypto.identity import Identity

@@ -1,7 +1,5 @@
 """Every signed record counts only by the signature of a party that may send it."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 from collections.abc import Callable
@@ -100,9 +98,6 @@ def sign(signer: str, record: Any, own: tuple[bytes, bytes]) -> Any:
     return dataclasses.replace(record, signature=SIGNERS[signer].sign(*own))
 
 
-# --- updates, and what comes of them ------------------------------------------------
-
-
 def desk() -> Desk:
     """A shard with both blocks of everything; another shard passes blocks on to it."""
     made = Desk("doubled bfv")
@@ -183,9 +178,6 @@ def envelope_key(folder: Path) -> Signed:
     return Signed(frozenset({HOLDER}), hear)
 
 
-# --- what travels -------------------------------------------------------------------
-
-
 def request(folder: Path) -> Signed:
     """Every party on the roster may ask; `test_permissions` has which role may ask for what."""
 
@@ -209,9 +201,6 @@ def wave(folder: Path) -> Signed:
         play_wave(node, data, {}, make)
 
     return Signed(frozenset({COORDINATOR}), hear)
-
-
-# --- who is who: there the author is the party that a record is about ---------------
 
 
 FIRST = first_roster(CA, 0)
@@ -270,9 +259,6 @@ def key_request(folder: Path) -> Signed:
         sign_request(author, role, new, tls, old=SIGNERS[signer]).verify(ROSTER.identity(author))
 
     return Signed(PARTIES, hear)
-
-
-# --- files that are read by others --------------------------------------------------
 
 
 def audit_file(folder: Path) -> Signed:

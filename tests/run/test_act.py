@@ -1,7 +1,5 @@
 """`secureps act`, `secureps shards`: what is said to which coordinator, and what is told of it."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -104,9 +102,6 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
         monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
         typed("act", "pause", tmp_path)
     assert said[-1] == Act("pause")
-
-
-# --- secureps shards --------------------------------------------------------------
 
 
 PARTS = tuple(Move("drain-shard", "shard-1", moved, 4, 256 * moved, 1024) for moved in (0, 1, 4))
@@ -217,9 +212,6 @@ def test_a_move_is_not_followed_when_its_run_has_ended() -> None:
             lambda: "stopped; secureps resume goes on",
             lambda seconds: None,
         )
-
-
-# --- the command ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deed", ShardDeed)

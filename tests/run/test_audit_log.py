@@ -1,7 +1,5 @@
 """`secureps audit-log` over the state folders of a played run: what it says, and what it finds."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`secureps check`: a page for people, JSON for programs, one line for what is unsound."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -623,9 +621,6 @@ def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path:
     told = [remark for remark in remarks if "row-blocks" in remark]
     assert len(told) == 1
     assert told[0].startswith("2 of 3 row-blocks of all are touched by fewer than 3 clients")
-
-
-# --- sizes that are typed beside a plan -------------------------------------------
 
 
 TWO = PLAN.replace("[[group]]\n", '[[group]]\nname = "a"\npattern = "a*"\n')

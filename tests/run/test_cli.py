@@ -1,7 +1,5 @@
 """The command line: quick, helpful, and one line for every error."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

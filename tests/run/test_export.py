@@ -1,7 +1,5 @@
 """A model out of a checkpoint's blocks: exact, and never out of a damaged one."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys
@@ -129,9 +127,7 @@ def metadata(path: Path) -> dict[str, str]:
     return read_state(path)[1]
 
 
-def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(
-    tmp_path: Path,
-) -> None:
+def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     for number, unsafe in ((3, ()), (5, ("ada",)), (7, ("ada", "eve"))):
         write(tmp_path / "checkpoints", number, unsafe=unsafe)

@@ -1,7 +1,5 @@
 """A probe in a server's own pod: what it hears before, while and after the server can work."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

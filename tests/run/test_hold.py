@@ -3,8 +3,6 @@
 Both are a few lines of Python here; `tests/processes/test_holding.py` plays whole federations.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

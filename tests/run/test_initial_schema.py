@@ -1,7 +1,5 @@
 """A plan's file of version 0: what a run cannot begin from is refused by its tensor's name."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Apps of two of them have no network: the one of `client-01`, which is killed, and of `client-02`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The status by a journal alone: the same as the coordinator's own, but for who is there."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`secureps keys` and `secureps roster`, through their own command lines."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -102,9 +100,6 @@ def test_mistakes(tmp_path: Path) -> None:
     assert done.exit_code == 2
     with pytest.raises(KitError, match="is no start-up kit"):
         run("show", tmp_path)
-
-
-# --- rosters ----------------------------------------------------------------------
 
 
 PLAIN = """

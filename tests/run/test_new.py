@@ -1,7 +1,5 @@
 """`secureps new`: each kind of project is whole, learns, and its own tests say so."""
 
-from __future__ import annotations
-
 import errno
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Commands are made once a process; a message names no option that its command does not have."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re
@@ -86,9 +84,6 @@ def test_options_that_are_named_are_there() -> None:
         if (absent := wrong(said, known))
     ]
     assert not found
-
-
-# --- tools ------------------------------------------------------------------------
 
 
 doubling = Tool()

@@ -1,7 +1,5 @@
 """What a party hears before it takes part: a line for each thing that may be in the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`secureps restore`: whose copy it takes, and what it says of a shard's before it starts."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

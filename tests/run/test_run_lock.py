@@ -1,7 +1,5 @@
 """A folder has one run, one report or one study, and says so to whoever comes with another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a server's file, plan or kit may not say is refused before anything is served."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -169,9 +167,6 @@ def test_a_server_is_pinned_to_a_node_that_is_there_before_anything_else(tmp_pat
     config.write_text('name = "shard-0"\nkit = "kit"\nstate = "state"\npin = "both"\n')
     with pytest.raises(ConfigError, match="pin: must be auto, off, or the number of a NUMA node"):
         serve("shard", config)
-
-
-# --- every setting that guards something ----------------------------------------------
 
 
 class BegunError(Exception):

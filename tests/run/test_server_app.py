@@ -1,7 +1,5 @@
 """A Flower app's ServerApp runs once: what is taken of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -76,9 +74,6 @@ def served(folder: Path, package: str, server: str, **more: str) -> Founding:
     return made
 
 
-# --- what is taken ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -142,8 +137,6 @@ class Logging(FedAvg):
     with pytest.raises(ConfigError, match="drop"):
         served(tmp_path, "dropped_app", SERVER, federation='drop = ["aggregate_train"]')
 
-
-# --- what holders are given -------------------------------------------------------
 
 OLD_SERVER = """
 import numpy as np
@@ -253,9 +246,6 @@ def test_records_of_another_kind_or_another_model_are_refused(tmp_path: Path) ->
         write_served(path, {"w": np.ones(2)}, long)
 
 
-# --- models -----------------------------------------------------------------------
-
-
 def made(path: Path, **settings: Setting) -> Trainer:
     return Script(path).make({"partition": 2, "partitions": 6, **settings})
 
@@ -294,9 +284,6 @@ def test_a_model_of_bytes_is_refused_before_anything_starts(
     )
     with pytest.raises(ConfigError, match=rf"no numbers to average: arr_{listed}.*XGBoost"):
         founded(project(tmp_path, package, server=server))
-
-
-# --- the command, check and plan files --------------------------------------------
 
 
 def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`secureps check --site`: whether a client of a site would take part, key by key."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whom `secureps status` asks, when a watch ends, and that looking changes nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -76,9 +74,6 @@ def test_on_a_terminal_the_last_tables_stay_while_nobody_answers() -> None:
     last = told.getvalue().split("\x1b[2J")[-1]
     assert "client-00" in last
     assert "no answer since" in last
-
-
-# --- a run of `up` ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -189,9 +184,6 @@ def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> N
             find(*given)
     with pytest.raises(ConfigError, match=r"no run of `secureps up`"):
         find(tmp_path / "nothing", None, None, None)
-
-
-# --- an observer ------------------------------------------------------------------
 
 
 def test_a_kit_with_an_observers_key_needs_no_name(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Hostile input: a stranger's plan runs no code, except by the commands of a table."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A payload's memory is freed at once after its use, without a garbage collection."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator
@@ -12,14 +10,7 @@ import pytest
 
 from secureps.errors import Busy, NotReady, Unreachable
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import (
-    GetBlock,
-    Missing,
-    Noted,
-    Payload,
-    PutBlock,
-    Stored,
-)
+from secureps.messages.requests import GetBlock, Missing, Noted, Payload, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
 from secureps.service.executor import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
@@ -83,9 +74,6 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
     answer.set_exception(NotReady("not made yet", 0.1))
     stage.play()
     assert stage.line.calls.pop()[0] == "third", "the second may have lost its disk"
-
-
-# --- called off -------------------------------------------------------------------
 
 
 def called(*calls: Call) -> Stage:
@@ -175,10 +163,7 @@ def test_small_payloads_of_others_are_passed_on_together(length: int, most: int)
 
 
 def test_what_others_can_answer_is_asked_of_them() -> None:
-    asks = [
-        Call("there", ASK, others=("second", "third")),
-        Call("second", ASK, others=("there",)),
-    ]
+    asks = [Call("there", ASK, others=("second", "third")), Call("second", ASK, others=("there",))]
     stage = called(*asks)
     stage.ask("b")
     assert [to for to, _, _ in stage.line.calls] == ["there", "second", "second"]

@@ -1,7 +1,5 @@
 """Copies of checkpoints equal the originals, never delay a run, and are complete or invisible."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import uuid

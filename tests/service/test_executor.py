@@ -1,7 +1,5 @@
 """The executor: records before effects, one transaction per batch, and errors that end a party."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import re
@@ -90,11 +88,7 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
     for answer in answers:
         answer.add_done_callback(lambda _: stage.log.append("answered"))
     stage.play()
-    assert stage.log == [
-        *["handled"] * 3,
-        ("journal", (1, 2, 3)),
-        *["answered"] * 3,
-    ]
+    assert stage.log == [*["handled"] * 3, ("journal", (1, 2, 3)), *["answered"] * 3]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, InternalError])
@@ -474,9 +468,6 @@ def test_who_is_on_the_roster_no_more_hears_nothing_more() -> None:
     assert isinstance(gone, UnknownParty)
     assert ended == [STRANGER]
     assert not any(heard[name] for name in CLIENTS)
-
-
-# --- a start, and compaction ----------------------------------------------------------
 
 
 FOLD = Fold((Incarnated(1),), {"numbers": [1, 2]})

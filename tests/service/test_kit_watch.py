@@ -1,7 +1,5 @@
 """A machine learns of each new roster and each act of its data holder once."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable
@@ -58,9 +56,6 @@ class Posted(Executor):
         return told
 
 
-# --- the kit -----------------------------------------------------------------------
-
-
 def test_a_roster_is_told_once_and_again_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,9 +98,6 @@ def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
     path.chmod(0o644)
     path.write_text("three")
     assert posted.next_roster() == "three"
-
-
-# --- a data holder's acts ----------------------------------------------------------
 
 
 def test_lines_are_told_when_there_are_more(tmp_path: Path) -> None:

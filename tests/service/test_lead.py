@@ -1,7 +1,5 @@
 """A coordinator acts only on records that its standby has."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from typing import Any
 

@@ -3,8 +3,6 @@
 A process goes on if its stdout and stderr refuse all writes.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Operation: metrics say what happened, and name no client."""
 
-from __future__ import annotations
-
 import math
 import socket
 import ssl
@@ -28,13 +26,7 @@ from secureps.roles.coordinator.state import WriteManifest
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.environment import Meter
-from secureps.service.metrics import (
-    ASKING,
-    PATIENCE,
-    Metrics,
-    host_names,
-    serve_metrics,
-)
+from secureps.service.metrics import ASKING, PATIENCE, Metrics, host_names, serve_metrics
 from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
 from secureps.store.keyring import LOOK, TlsFiles, load_public
 from tests.kits.federations import Walker, small_plan
@@ -111,9 +103,6 @@ def test_whoever_is_turned_away_unread_is_counted(metrics: Metrics) -> None:
     with pytest.raises(Unsigned):
         counted("mallory", b"", b"bad")
     assert value(metrics, "secureps_unauthenticated_requests_total", outcome="Unsigned") == 1
-
-
-# --- the coordinator's gauges -----------------------------------------------------
 
 
 def coordinator_after(tmp_path: Path, version: int) -> tuple[Simulation, Metrics]:
@@ -210,9 +199,6 @@ def test_a_party_is_ready_once_it_stands(metrics: Metrics, tmp_path: Path) -> No
     metrics.on_state(simulation.coordinator, 0.0)
     assert told == [False, True]
     assert value(metrics, "secureps_ready") == 1
-
-
-# --- the port ---------------------------------------------------------------------
 
 
 def test_the_port_answers_while_it_is_open_and_is_free_afterwards(
@@ -364,9 +350,6 @@ def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
         serve_metrics(Metrics(), listen, tmp_path, None),
     ):
         raise AssertionError
-
-
-# --- real processes ---------------------------------------------------------------
 
 
 def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Loops and parallel blocks: order, errors, and the same bits."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -80,9 +78,6 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
     assert len(begun) <= 4 + threads
 
 
-# --- the same bits ------------------------------------------------------------------
-
-
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
     receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
@@ -143,17 +138,11 @@ def test_a_run_is_the_same_with_any_threads(
     assert told == {("shard add_block", 3), ("shard step_block", 3), ("client call", 3)}
 
 
-# --- what a user says ---------------------------------------------------------------
-
-
 def test_less_than_one_thread_is_refused() -> None:
     with pytest.raises(ConfigError, match="1 thread or more, got 0"):
         Joining("a:1", Path("kit"), "c1", Path("state"), threads=0)
     with pytest.raises(ConfigError, match="threads"):
         parse(ServeSection, {"name": "s", "kit": "k", "state": "s", "threads": 0}, "a file")
-
-
-# --- loops ------------------------------------------------------------------------
 
 
 def test_writes_wait_for_the_disk_side_by_side_and_keep_no_worker_waiting() -> None:
@@ -171,9 +160,6 @@ def test_under_virtual_time_a_write_has_ended_on_return() -> None:
     assert VirtualLoop().write(lambda: 3).result(0) == 3
     with pytest.raises(ZeroDivisionError):
         VirtualLoop().write(lambda: 1 // 0).result(0)
-
-
-# --- of one wave -----------------------------------------------------------------------
 
 
 def test_actions_run_in_order_and_waits_take_no_time() -> None:

@@ -1,7 +1,5 @@
 """The choice of a NUMA node, on machines made up as folders like /sys."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -11,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.service.pinning import (
-    Nodes,
-    choose,
-    pin_process,
-    read_nodes,
-    refuse_pin,
-)
+from secureps.service.pinning import Nodes, choose, pin_process, read_nodes, refuse_pin
 
 TWO = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
 ONE = {0: TWO[0]}

@@ -1,7 +1,5 @@
 """A party's process ends silently with status 0 on signals, however many come."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -196,9 +194,6 @@ def test_after_a_halt_signals_mean_what_they_meant_before(tmp_path: Path) -> Non
     assert (played.returncode, complaint) == (-signal.SIGTERM, "")
 
 
-# --- where it listens -------------------------------------------------------------
-
-
 def drawn(address: str) -> bool:
     """Whether another process could be given this port of 127.0.0.1 now."""
     with socket.socket() as other, suppress(OSError):
@@ -253,9 +248,6 @@ def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
         raise AssertionError
 
 
-# --- a disk that is full ----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "said"),
     [
@@ -282,9 +274,6 @@ def test_a_disk_that_refuses_is_the_operators_and_no_traceback(
         process.run_process(party, {}, lambda *given: pytest.fail("is not built"))
 
 
-# --- a limit that a thread meets --------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "ends"),
     [(RuntimeError("can't start new thread"), True), (ValueError("a bug"), False)],
@@ -305,9 +294,6 @@ def test_a_thread_that_met_a_limit_ends_the_process(
     thread.start()
     thread.join()
     assert (failed == [error], bool(passed)) == (ends, not ends)
-
-
-# --- a party that hangs ---------------------------------------------------------------
 
 
 class Hung:

@@ -1,7 +1,5 @@
 """No signal is missed, whichever thread receives it and however many come."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

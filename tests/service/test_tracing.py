@@ -1,7 +1,5 @@
 """Traces: one for each version, the same for all parties, without clients' names."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -187,9 +185,6 @@ def test_who_comes_back_goes_on_in_the_same_trace(party: str, tmp_path: Path) ->
         whole(spans, traced.run, version)
 
 
-# --- single steps -----------------------------------------------------------------
-
-
 class Told:
     """The coordinator's tracing, fed with one record a second."""
 
@@ -262,9 +257,6 @@ def test_a_coordinator_that_comes_back_knows_the_cohort_from_its_journal() -> No
     assert told.seconds("open") == (100, 101)
 
 
-# --- OpenTelemetry ----------------------------------------------------------------
-
-
 def test_a_sampler_takes_the_same_traces_at_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
@@ -277,9 +269,6 @@ def test_a_sampler_takes_the_same_traces_at_every_party(monkeypatch: pytest.Monk
         taken.append({span.trace for span in kept.spans})
     assert taken[0] == taken[1]
     assert 60 < len(taken[0]) < 140
-
-
-# --- who asks for it --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

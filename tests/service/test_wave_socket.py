@@ -1,7 +1,5 @@
 """The local socket of waves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -93,9 +91,6 @@ def test_half_a_batch_is_answered_by_nobody(tmp_path: Path) -> None:
                 line.shutdown(socket.SHUT_WR)
                 assert line.recv(1) == b""
     assert heard == []
-
-
-# --- users at both ends ---------------------------------------------------------------
 
 
 HOLDER, APP, OTHER = 47_001, 47_002, 47_003

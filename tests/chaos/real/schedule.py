@@ -29,16 +29,7 @@ from functools import partial
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.up.folder import client_names, holder_names, shard_names
 from tests.chaos import schedule
-from tests.chaos.schedule import (
-    ADDED,
-    DRAINED,
-    FROZEN,
-    GONE,
-    MOVES,
-    REMOVED,
-    TAKEOVERS,
-    Fault,
-)
+from tests.chaos.schedule import ADDED, DRAINED, FROZEN, GONE, MOVES, REMOVED, TAKEOVERS, Fault
 
 CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 6
 EVENTFUL = 6.0

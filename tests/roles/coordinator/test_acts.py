@@ -1,7 +1,5 @@
 """An operator's acts: which are refused, and that each is done once."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
@@ -95,9 +93,6 @@ def test_a_run_that_is_over_takes_no_act() -> None:
         world.give(COORDINATOR, PAUSE)
 
 
-# --- who is left out --------------------------------------------------------------
-
-
 def test_no_cohort_is_ever_smaller_for_an_act() -> None:
     """An act is refused if the clients that are left could make no version."""
     world = collecting(rule={"minimum": 3, "quorum": 3})
@@ -135,9 +130,6 @@ def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
     world.coordinator.apply(0.0, ClientRevoked("c2"))
     with pytest.raises(Refused, match="c2 was not left out by an operator: its name is on"):
         world.give(COORDINATOR, Act("take-back", "c2"))
-
-
-# --- a checkpoint -----------------------------------------------------------------
 
 
 def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:

@@ -1,7 +1,5 @@
 """Attendance follows changes, and agrees with a look at all clients."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -177,9 +175,6 @@ def test_a_client_more_costs_as_much_as_the_one_before(
         first, second = (more[count] - few[count]) / 40, (many[count] - more[count]) / 80
         assert second <= 1.1 * first
     assert (many[0] - more[0]) / 80 < 12, "looks at a client that mostly waits"
-
-
-# --- clocks -------------------------------------------------------------------------
 
 
 def update(sequence: int, client: str = "c0") -> SubmissionId:

@@ -1,7 +1,5 @@
 """One version in six steps, and what happens when a step cannot be done."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from typing import Any
@@ -72,10 +70,7 @@ def test_a_version_in_six_steps() -> None:
             assert member.blocks == wanted
     # 3 open, only when all hold
     step = world.give(*take(world, "shard-a"))
-    assert ([type(r) for r in step.records], orders_of(step)) == (
-        [Held],
-        [],
-    )
+    assert ([type(r) for r in step.records], orders_of(step)) == ([Held], [])
     step = world.give(*take(world, "shard-b"))
     (opening,) = orders_of(step)
     assert opening == orders.Open(
@@ -144,10 +139,7 @@ def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
     late = world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
     assert (again.records, late.records) == ([], [])
     step = world.give("c1", requests.Submit(world.receipts[lost]))
-    assert [type(r) for r in step.records] == [
-        Submit,
-        coordinator_records.CohortClosed,
-    ]
+    assert [type(r) for r in step.records] == [Submit, coordinator_records.CohortClosed]
     closed = step.records[1]
     assert isinstance(closed, coordinator_records.CohortClosed)
     assert closed.cohort.number == 1
@@ -279,9 +271,7 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
         world.give("c2", gone)
     (burnt, *_) = world.give("shard-a", lost).records
     assert burnt == coordinator_records.CohortBurnt(
-        "all",
-        0,
-        "a shard lost the sums and blocks of members, and c1 has its own no more",
+        "all", 0, "a shard lost the sums and blocks of members, and c1 has its own no more"
     )
     world.give("c1", gone)
     assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"

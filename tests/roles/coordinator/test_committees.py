@@ -1,7 +1,5 @@
 """Which key holders updates are sealed for, from which versions on."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NoReturn
 

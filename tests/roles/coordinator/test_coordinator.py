@@ -1,7 +1,5 @@
 """The coordinator decides on receipts alone: which parties it answers, asks and refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -355,10 +353,7 @@ def test_wrong_numbers_of_digests() -> None:
     for sums in wrong:
         event: Any = Held("shard-a", "all", 0, sums)
         refused(world, "shard-a", event, Malformed, "shard-a: it holds 2 blocks of all")
-    for event in (
-        Held("shard-a", "none", 0, ()),
-        requests.Missing("shard-a", "none", 0, ()),
-    ):
+    for event in (Held("shard-a", "none", 0, ()), requests.Missing("shard-a", "none", 0, ())):
         refused(world, "shard-a", event, Malformed, "no group is called 'none'")
     world.pump(2)
     for sums in [*wrong, (bytes(31),) * 4]:

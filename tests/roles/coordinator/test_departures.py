@@ -1,7 +1,5 @@
 """An absent shard leaves if other shards have all its blocks; otherwise it is waited for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

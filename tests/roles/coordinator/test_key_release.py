@@ -1,7 +1,5 @@
 """Which announcements of envelope keys, and which receipts sealed for keys, are accepted."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages of clients beside their submissions."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.messages import coordinator_records, orders, requests

@@ -1,7 +1,5 @@
 """Examined submissions: the kept figures agree with a look through all receipts."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any
@@ -245,9 +243,6 @@ def test_an_update_that_was_sealed_for_other_holders_is_dropped_as_soon_as_it_co
     assert world.decided() == Drop((SubmissionId("c0", "all", 2),), text)
 
 
-# --- opening ----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     return Bench()
@@ -271,9 +266,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
         now=0.0,
         settings=make_charter(bench.plan),
         federation=CoordinatorState(
-            {"all": group},
-            pinned=bench.pinned.record,
-            committees=[bench.sealed_for("all", 0)],
+            {"all": group}, pinned=bench.pinned.record, committees=[bench.sealed_for("all", 0)]
         ),
         clients=clients,
         holders=bench.names,

@@ -1,7 +1,5 @@
 """Whole runs with members that spoil cohorts: these are found and left out, and others go on."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from pathlib import Path
@@ -96,9 +94,6 @@ def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
     holders_allow_all(simulation, MINIMUM)
 
 
-# --- flaws that are found late ----------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path: Path) -> None:
     simulation = federation(tmp_path, versions=3)
@@ -132,9 +127,6 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
                 == [coordinator_records.FlawNoted("all", id, holder, "a flaw", late)] * wanted
             )
     assert simulation.coordinator.federation.groups["all"].suspicion.flawed == {id.client}
-
-
-# --- rounds -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -194,9 +186,6 @@ def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
         f"of table.1: {left}"
     )
     assert f"table.1: {left}" in simulation.reasons()
-
-
-# --- a set of a burnt cohort that is not whole at its deadline -----------------------
 
 
 @pytest.mark.parametrize("late", ["client", "holders"])

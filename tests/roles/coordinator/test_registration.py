@@ -1,7 +1,5 @@
 """Parties that remember more, or less, than others: no party goes on from an older journal."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -51,9 +49,6 @@ def refusal(step: Step) -> str:
 def why(world: World) -> str:
     """The reason of the first group, as a status shows it."""
     return world.status().groups[0].reason
-
-
-# --- a coordinator without its journal --------------------------------------------
 
 
 @pytest.mark.parametrize("party", [*SHARDS, HOLDER])
@@ -126,9 +121,6 @@ def test_a_server_of_another_run_is_told_to_keep_its_folder() -> None:
         with pytest.raises(WrongRun, match="one of the two has another run's state folder"):
             world.give(party, register(party, OTHER))
         world.give(party, register(party, world.run))
-
-
-# --- a coordinator whose journal is older -----------------------------------------
 
 
 def test_a_coordinator_behind_its_shards_ends() -> None:
@@ -223,9 +215,6 @@ def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
     assert HOLDER in again.coordinator._sessions.holders
 
 
-# --- a holder whose ledger is older -----------------------------------------------
-
-
 def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
     """A holder that has opened nothing has nothing to lose."""
     world = holding()
@@ -242,9 +231,6 @@ def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
         text = f"ends at cohort {behind} of all, and it has answered for cohort 4"
         with pytest.raises(Refused, match=text):
             world.give(HOLDER, register(HOLDER, world.run, all=behind))
-
-
-# --- a client whose seals are older -----------------------------------------------
 
 
 def welcomed(client: Client, **next: int) -> Step:
@@ -278,9 +264,6 @@ def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
     client.ready(0)
     step = client.contributed(client.sealed(0, 3))
     assert [type(record) for record in step.records] == [member_records.Sealed]
-
-
-# --- a shard that comes to a run --------------------------------------------------
 
 
 def with_a_spare() -> World:

@@ -1,7 +1,5 @@
 """Which servers are asked to obey, which coordinator rules, and which one ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 from typing import Any

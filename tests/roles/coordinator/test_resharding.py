@@ -1,7 +1,5 @@
 """An operator's acts on shards, and the moves of blocks that follow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

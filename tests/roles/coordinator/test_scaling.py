@@ -1,7 +1,5 @@
 """When a policy decides, with which deadline and words; whole runs are in `tests.federation`."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,9 +58,6 @@ def test_limits_name_their_group_where_there_are_several(plan: Plan, group: str)
     tx: Any = SimpleNamespace(plan=plan)
     assert plan.section.scaling is not None
     assert scaling._limits(tx, plan.section.scaling).group == group
-
-
-# --- no shard gets more blocks than fit its memory --------------------------------
 
 
 def resident_plan() -> Plan:

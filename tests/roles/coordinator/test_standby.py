@@ -1,7 +1,5 @@
 """A standby's answers to rows, silence and the command, as events and effects."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -110,9 +108,6 @@ def test_one_that_took_over_goes_on_as_the_coordinator_at_each_start() -> None:
     for record in (Incarnated(1), StandbyFollows(NUMBER), TAKEN):
         made.apply(0.0, record)
     assert made.resume(0.0).effects == [Halt(TAKES_OVER)]
-
-
-# --- silence ------------------------------------------------------------------------
 
 
 def test_without_take_over_after_it_waits_for_ever() -> None:

@@ -1,7 +1,5 @@
 """The coordinator's state is the fold of its journal: restarts, repeats and disorder."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -371,9 +369,6 @@ def test_a_run_that_failed_and_goes_on_forgets_why_clients_declined() -> None:
     assert group.phase is Phase.WAITING
 
 
-# --- what never goes back -------------------------------------------------------------
-
-
 def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     """Under a used sequence it would seal another update."""
     known = CoordinatorState({"all": GroupState("all", 0, phase=Phase.COLLECTING, rounds=False)})
@@ -392,9 +387,6 @@ def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> No
         settings = make_charter(PLANS["bfv"])
         tx = Transaction(0.0, settings, known, frozenset(), (), frozenset(), frozenset())
         assert commit.make_commit(tx, known.groups["all"]).keep == keep
-
-
-# --- the steps of the newest cohorts ----------------------------------------------
 
 
 def closed(number: int, group: str = "all") -> coordinator_records.CohortClosed:
@@ -440,9 +432,6 @@ def test_a_status_has_the_steps_of_a_run() -> None:
     assert [each.version for each in shown.steps] == [1, 2]
     assert all(isinstance(each, CohortSteps) and each.committed is not None for each in shown.steps)
     assert (shown.burnt, shown.checkpoint) == (0, world.federation.checkpoints[-1].number)
-
-
-# --- what became of submissions ---------------------------------------------------
 
 
 DURABLE = Fate(Outcome.DURABLE, 0, "in checkpoint 1")

@@ -1,7 +1,5 @@
 """A receipt is accepted if it is signed, of this run, of the right size and charged as planned."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +43,6 @@ from tests.kits.roles_kit import (
     refused,
     sign,
 )
-
-# --- bad requests -----------------------------------------------------------------
 
 CHARGE = Charge("c0", "all", 0, 1.0, 0.1, STEPS)
 

@@ -1,7 +1,5 @@
 """The coordinator measures how long it waits for each client, and keeps the newest reports."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -123,10 +121,7 @@ def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
         ((Figure("f" * 65, 0.0),), "names of 64 letters"),
         ((Figure("waited_seconds", 0.0),), "is the coordinator's figure, not"),
         ((Figure("bytes_up", 0.0),), "is the coordinator's figure, not"),
-        (
-            (Figure("bytes_up", 1.0), Figure("arrived", 1.0)),
-            "is the coordinator's figure, not",
-        ),
+        ((Figure("bytes_up", 1.0), Figure("arrived", 1.0)), "is the coordinator's figure, not"),
     ],
 )
 def test_reports_that_are_not_taken(figures: tuple[Figure, ...], reason: str) -> None:

@@ -1,7 +1,5 @@
 """Privacy: a run ends in order before a step that would exceed the budget."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

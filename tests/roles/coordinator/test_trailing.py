@@ -1,7 +1,5 @@
 """When a version is evaluated, what waits for that, and when it is skipped."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated

@@ -1,7 +1,5 @@
 """A bfv key holder trusts no other party: what it opens, refuses and remembers."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -54,8 +52,6 @@ from tests.kits.roles_kit import (
     opened_header,
     sign,
 )
-
-# --- greeting ---------------------------------------------------------------------
 
 
 def test_it_registers_watches_and_greets_again() -> None:
@@ -135,9 +131,6 @@ def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing()
     assert halt.error is WrongRun
 
 
-# --- opening ----------------------------------------------------------------------
-
-
 def test_a_cohort_is_opened_block_by_block() -> None:
     keys = Keys().founded()
     step = keys.order(opening())
@@ -215,9 +208,6 @@ def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
     assert len(fetches(step)) == 4
     other = opening(make_cohort(CLIENTS[:2]))
     assert "is bound to cohort 0 for ever" in refusal(keys.restarted().order(other))
-
-
-# --- refusals ---------------------------------------------------------------------
 
 
 def test_receipts_must_be_the_cohorts() -> None:
@@ -304,9 +294,6 @@ def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: Secure
         keys.order(opening())
         assert refusal(keys.give("shard-a", Failed(request, error))) == str(error)
         assert keys.give("shard-a", Failed(request, error)) == Step()
-
-
-# --- differencing -----------------------------------------------------------------
 
 
 def test_a_refused_cohort_binds_nobody() -> None:

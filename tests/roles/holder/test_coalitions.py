@@ -13,8 +13,6 @@ Whatever can be computed from answers and ciphertexts is in the span of the rows
 combination in which all streams vanish, and updates of fewer than `minimum` clients are left.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Sequence
@@ -186,9 +184,6 @@ def cases(beyond: int = 0) -> list[tuple[int, int, int]]:
     return [(n, t, f) for n, t in SIZES for f in range(bound(n, t) + 1)]
 
 
-# --- the matrix tells a leak from none ----------------------------------------------
-
-
 def test_a_whole_opening_tells_its_sum_and_nothing_else() -> None:
     for n, t, f in cases():
         party = Aggregator(n, t, f)
@@ -256,9 +251,6 @@ def test_one_corrupt_holder_beyond_the_bound_splits_the_ledgers(n: int, t: int, 
     for k in honest[q : 2 * q]:
         assert party.ask(k, party.order(CLIENTS[1:4], 1))
     assert party.leaks()
-
-
-# --- whatever honest ledgers allow ------------------------------------------------
 
 
 def families(party: Aggregator, clients: Sequence[str]) -> list[list[tuple[tuple[str, ...], int]]]:
@@ -335,9 +327,6 @@ def test_six_clients_and_three_bases_are_not_enough_either() -> None:
     party = Aggregator(4, 3)
     mixed(party, 3, bases=[(0, 0), (1, 1), (2, 2)])
     assert not party.leaks()
-
-
-# --- what a digest fixes ------------------------------------------------------------
 
 
 def test_a_digest_fixes_receipts_weights_bases_and_committee() -> None:

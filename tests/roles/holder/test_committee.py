@@ -1,7 +1,5 @@
 """Secrecy: a key holder refuses small cohorts, uneven weights, reused updates, other receipts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import cache
@@ -72,9 +70,6 @@ def signed(receipt: Receipt, author: str | None = None) -> Receipt:
     return dataclasses.replace(receipt, signature=identity.sign(*signing_bytes(receipt)))
 
 
-# --- greeting ---------------------------------------------------------------------
-
-
 def test_it_greets_watches_and_obeys_the_coordinator_alone() -> None:
     holder = bench().holder(0)
     register = requests.Register("holder-0", "", 1.0, 1, bench().run.id)
@@ -110,9 +105,6 @@ def test_old_orders_and_other_runs_are_refused() -> None:
     halt = last_word(holder.machine, holder.begin(wrong))
     assert halt.error is WrongRun
     assert "keep the one that it has while its run goes on" in halt.reason
-
-
-# --- examination ------------------------------------------------------------------
 
 
 def found(receipt: Receipt, flaw: str = "") -> Done:
@@ -251,9 +243,6 @@ def test_receipts_of_others_are_not_looked_into() -> None:
     ):
         (answer,) = bench().holder(0).order(orders.Examine(1, bad))
         assert text in answer.flaw
-
-
-# --- shares -----------------------------------------------------------------------
 
 
 def test_the_ledger_is_written_before_the_share_exists() -> None:

@@ -1,7 +1,5 @@
 """A committee's key holder and its envelope keys: journalled first, then announced and erased."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -164,9 +164,6 @@ def lagging(monkeypatch: pytest.MonkeyPatch) -> None:
     lag(monkeypatch)
 
 
-# --- one holder -------------------------------------------------------------------
-
-
 def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
     ledger, asks = Ledger(), Coordinator()
     assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
@@ -368,9 +365,6 @@ def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
         assert (ledger.gives(opening(restated(asks.cohort(CLIENTS[:5]), step=step))) == "") is opens
 
 
-# --- what is for ever -------------------------------------------------------------
-
-
 def test_a_submission_below_one_that_is_bound_is_over() -> None:
     """The ledger does not remember each submission that was passed over."""
     ledger, asks = Ledger(), Coordinator()
@@ -420,9 +414,6 @@ def test_memory_does_not_grow_with_versions() -> None:
     assert len(ledger.real.known.opened["all"]) == REMEMBERED
 
 
-# --- several holders --------------------------------------------------------------
-
-
 def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
     """Cohorts that a coordinator makes up, and the honest holders that it asks, in which order."""
     asks, made = Coordinator(), [frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))]
@@ -451,10 +442,7 @@ def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    restarts=st.booleans(),
-)
+@given(seed=st.integers(0, 2**32), restarts=st.booleans())
 def test_whatever_is_opened_every_update_hides(seed: int, restarts: bool) -> None:
     """Three of four holders open; one is corrupt and gives whatever it is asked for.
 

@@ -1,7 +1,5 @@
 """Which key holders a client seals for: by the CA's word, and each base version once."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 
@@ -52,8 +50,7 @@ def told(of: Roster, since: int = 0) -> KeyCommittee:
 def receipt(version: int, committee: bytes) -> Receipt:
     id = SubmissionId("c0", "all", version)
     return Receipt(
-        *(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False),
-        committee=committee,
+        *(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False), committee=committee
     )
 
 

@@ -1,7 +1,5 @@
 """A member joins and stays with its run, pulls, and trains once for each version."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -490,10 +488,7 @@ def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left()
     )
     assert isinstance(paused, Call)
     assert isinstance(left, Call)
-    assert [paused.message, left.message] == [
-        Retire("c0", PAUSED, True),
-        Retire("c0", LEFT, False),
-    ]
+    assert [paused.message, left.message] == [Retire("c0", PAUSED, True), Retire("c0", LEFT, False)]
     assert client.give("coordinator", Answered(paused.message, Noted())) == Step()
     step = client.give("coordinator", Answered(left.message, Noted()))
     assert (step.records, step.effects) == ([OwnAct(2, "left")], [Halt(LEFT)])

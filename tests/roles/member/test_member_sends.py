@@ -1,7 +1,5 @@
 """What a member sends: the outbox's bytes, within its own budget and its kit's limits."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
@@ -53,8 +51,6 @@ from tests.kits.roles_kit import (
     works,
 )
 
-# --- what the data holder is told -------------------------------------------------
-
 
 def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     """The line on the client's own terminal after a training."""
@@ -79,9 +75,6 @@ def test_a_data_holder_has_a_line_a_version() -> None:
     assert re.fullmatch(rf"{spent}, 26.680 of 40 over all runs \(one record .*\)", line)
     (line,) = told(private_plan(), unsafe=True)
     assert line.endswith(", unsafe seed: no privacy")
-
-
-# --- pushing ----------------------------------------------------------------------
 
 
 def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
@@ -178,13 +171,8 @@ def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("error", [WrongVersion("too late"), Malformed("not its digest")])
-def test_what_is_refused_is_dropped_and_the_next_invitation_followed(
-    error: SecurepsError,
-) -> None:
-    for make in (
-        lambda u: requests.Submit(u.receipt),
-        lambda u: requests.PutBlock(u.headers[1]),
-    ):
+def test_what_is_refused_is_dropped_and_the_next_invitation_followed(error: SecurepsError) -> None:
+    for make in (lambda u: requests.Submit(u.receipt), lambda u: requests.PutBlock(u.headers[1])):
         client = Client().joined()
         update = client.trained()
         step = client.give(COORDINATOR, Failed(make(update), error))
@@ -202,9 +190,6 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
     again = client.restarted().joined()
     again.publish(0)
     assert again.invite(0) == Step()
-
-
-# --- blocks that leave while others are sealed ---------------------------------------
 
 
 def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
@@ -284,9 +269,6 @@ def test_blocks_that_left_go_to_the_next_shard_where_theirs_left() -> None:
     assert puts(step) == [(other[h.block], h) for h in update.headers[:2]]
 
 
-# --- the own budget ---------------------------------------------------------------
-
-
 def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
     client = Client(private_plan()).joined()
     update = client.trained()
@@ -300,9 +282,6 @@ def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
     again = client.sealed(0, 1)
     client.contributed(again)
     assert client.machine._ledger == once, "the same version again costs nothing"
-
-
-# --- what the coordinator cannot talk a client out of -----------------------------
 
 
 def keyed(plan: Plan) -> tuple[Client, Step]:

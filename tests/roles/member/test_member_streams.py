@@ -1,7 +1,5 @@
 """A member of groups without rounds: several updates of one group are open at once."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -217,8 +215,6 @@ def test_nobody_retires_while_a_greeting_is_under_way() -> None:
     step = client.give(COORDINATOR, Answered(join, welcome))
     assert leaves(client, step).error is BudgetSpent
 
-
-# --- after a burnt cohort ---------------------------------------------------------
 
 SEALED = make_plan("rlwe", group=[{"rule": SSP}])
 

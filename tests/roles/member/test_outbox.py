@@ -1,7 +1,5 @@
 """What a client keeps of its sealed updates, and until when."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Which published blocks a client asks for and forgets, and how many digests it looks at."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

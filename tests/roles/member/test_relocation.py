@@ -1,7 +1,5 @@
 """A client sends to the primaries, and asks the holders, of the newest placement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Versions that a shard lacks: it asks for their blocks, and makes one file of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path
@@ -238,9 +236,6 @@ def test_an_order_of_other_blocks_is_past() -> None:
     assert desk.order(commit(blocks=model_blocks("all", 0, 2))).effects == []
 
 
-# --- versions that a disk lost ------------------------------------------------------
-
-
 def newest(version: int = 4) -> orders.Commit:
     return orders.Commit(1, "all", version, version - 1, model_blocks("all", version, 4), STATE)
 
@@ -327,9 +322,6 @@ def test_the_part_is_written_once_its_versions_are_here() -> None:
     assert made.order(order).effects == [Work(order)]
 
 
-# --- a lost disk ------------------------------------------------------------------
-
-
 def lose_everything(ward: Ward) -> None:
     """Another disk: journal, payloads and states are gone, parts of checkpoints are not."""
     ward.play.kill(SHARD)
@@ -345,13 +337,7 @@ def to_part(ward: Ward, number: int) -> Path:
     return part
 
 
-@pytest.mark.parametrize(
-    ("cipher", "phase"),
-    [
-        ("plain", Phase.HOLDING),
-        ("rlwe", Phase.OPENING),
-    ],
-)
+@pytest.mark.parametrize(("cipher", "phase"), [("plain", Phase.HOLDING), ("rlwe", Phase.OPENING)])
 def test_it_goes_on_from_its_part_of_a_checkpoint(
     cipher: str, phase: Phase, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """A block is acknowledged when all its holders have it, and its author sends it once."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

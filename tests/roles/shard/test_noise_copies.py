@@ -1,7 +1,5 @@
 """A block's primary draws the noise of a cohort, unless another holder has it; then all have it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

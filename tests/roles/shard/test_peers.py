@@ -1,7 +1,5 @@
 """A shard asks other shards for what it lacks, then the coordinator, and gives what it has."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

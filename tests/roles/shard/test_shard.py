@@ -1,7 +1,5 @@
 """A shard accepts blocks that are signed and fit, and obeys orders that may come twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """A shard obeys orders, each of which may come twice, and refuses those that do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
@@ -61,8 +59,6 @@ from tests.kits.shard_kit import (
     calls,
     refused,
 )
-
-# --- orders -----------------------------------------------------------------------
 
 
 def test_the_run_is_pinned_once() -> None:
@@ -137,8 +133,7 @@ def test_a_lower_incarnation_is_fenced() -> None:
     refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
     said = (desk.shard.state.run, (GroupVersion("all", 0),), False, (), 1)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
-        COORDINATOR,
-        requests.Register("shard-a", "shard-a:1", 1.0, 3, *said),
+        COORDINATOR, requests.Register("shard-a", "shard-a:1", 1.0, 3, *said)
     )
 
 
@@ -315,9 +310,6 @@ def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
     assert works(desk.order(order)) == [StepState(cohort, tuple(h.key for h in headers))]
 
 
-# --- damage -----------------------------------------------------------------------
-
-
 def damaged(task: Task, keys: Iterable[str]) -> WorkFailed:
     return WorkFailed(task, PayloadsDamaged(frozenset(keys)))
 
@@ -459,9 +451,6 @@ def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
     assert desk.shard.state.work_of("all", 1) is not None
     desk.shard.apply(0.0, shard_records.OpenedForgotten("all", 0, OWN[:1]))
     assert desk.shard.state.work_of("all", 1) is None
-
-
-# --- the rest ---------------------------------------------------------------------
 
 
 def test_commit_forgets_what_is_older_than_keep() -> None:

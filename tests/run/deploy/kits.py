@@ -1,7 +1,5 @@
 """A kit and a plan for tests of deployments."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp

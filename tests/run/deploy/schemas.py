@@ -4,8 +4,6 @@ Of monitoring.coreos.com/v1, which no validator of Kubernetes' own API knows. Wh
 here is refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}

@@ -1,7 +1,5 @@
 """What of a kit and a site goes with the files of a deployment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -82,9 +80,6 @@ def test_a_file_of_this_machine_is_in_no_pod(
     ]
     (tmp_path / "south.csv").unlink()
     assert not [line for line in notes(request, shared=False) if "--set" in line]
-
-
-# --- YAML -------------------------------------------------------------------------
 
 
 texts = st.text(st.characters(codec="utf-8").filter(lambda c: c.isprintable() or c in "\n\t"))

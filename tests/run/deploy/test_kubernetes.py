@@ -1,7 +1,5 @@
 """What `secureps deploy kubernetes` writes: sound by the API's schemas, each with its own keys."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil
@@ -410,8 +408,7 @@ def test_a_standby_without_a_timer_is_said(tmp_path: Path) -> None:
 def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     """Kubernetes reads $(NAME) in a command, and $$ as one sign."""
     files = kubernetes_files(
-        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
-        CLUSTER,
+        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)), CLUSTER
     )
     (job,) = parsed(files["south"]["south.yaml"], "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -480,9 +477,6 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
     (kit,) = party_kits(home / "kit", load_plan(home / "plan.toml"), ("south",))
     assert "private" not in repr(kit)
     assert {f.name for f in fields(PartyKit) if not f.repr} == {"private", "public"}
-
-
-# --- a standby --------------------------------------------------------------------
 
 
 def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:

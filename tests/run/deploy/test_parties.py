@@ -1,7 +1,5 @@
 """Whose files travel to a cluster, and what becomes of keys there."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

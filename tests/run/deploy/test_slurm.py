@@ -1,7 +1,5 @@
 """What `secureps deploy slurm` writes, read as sbatch and bash read it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An object store on Kubernetes: keys by a Secret that is named, and a way to it, for servers."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace

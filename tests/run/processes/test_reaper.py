@@ -1,7 +1,5 @@
 """Which process groups are ended when a supervisor is gone."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Signals wait while the gate is closed, and none is lost but behind one that has raised."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -114,9 +112,6 @@ def test_a_block_is_ended_once_and_left_as_it_was() -> None:
     assert second.value.code == 128 + signal.SIGHUP
     assert cleaned == [signal.SIGTERM, signal.SIGHUP]
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
-
-
-# --- the end of a process that is not taken apart ---------------------------------
 
 
 PROCESS = """

@@ -1,7 +1,5 @@
 """Forks of a process that has imported: programs like any other, whatever becomes of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

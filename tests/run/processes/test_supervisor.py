@@ -1,7 +1,5 @@
 """Processes that are started, die, come back, and are all gone in the end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

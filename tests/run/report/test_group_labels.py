@@ -1,7 +1,5 @@
 """Row-blocks of one table are one row that says how far they are and what holds them up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from secureps.messages.requests import GroupStatus

@@ -1,7 +1,5 @@
 """Pictures show what lines say: right numbers on labelled axes, and whether there is privacy."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -70,9 +68,6 @@ def xy(line: Any) -> tuple[list[float], list[float]]:
 def labels(axes: Any) -> list[str]:
     legend = axes.get_legend()
     return [text.get_text() for text in legend.get_texts()] if legend else []
-
-
-# --- curves.png -------------------------------------------------------------------
 
 
 def test_scores_over_time_epsilon_over_versions_bytes_added_up(drawn: Any) -> None:
@@ -169,9 +164,6 @@ def test_what_the_script_measures_is_drawn(
     assert found.keys() == names | {"payload of all clients"}
     texts = [text.get_text() for text in found["held-out loss"].texts]
     assert texts == ([] if scores else ["nobody could judge this model"])
-
-
-# --- waiting.png ------------------------------------------------------------------
 
 
 def test_slowest_first_and_in_vain_is_marked(drawn: Any) -> None:

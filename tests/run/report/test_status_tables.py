@@ -1,7 +1,5 @@
 """A status as an operator and as a program see it, once and again."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -370,8 +368,6 @@ def test_a_status_tells_the_newest_reasons_and_not_the_whole_of_a_long_one() -> 
     assert [each.version for each in told] == list(range(40, 60))
     assert max(len(each.reason) for each in told) == 200
 
-
-# --- what an epsilon is of ------------------------------------------------------------
 
 PRIVATE = {
     "privacy": {

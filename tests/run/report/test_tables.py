@@ -1,7 +1,5 @@
 """Tables on terminals of every width: no word is cut, no number loses a digit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -70,10 +68,7 @@ def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> No
     ages = describe_total(np.array([12, 0, 2**24]), clients=5)
     long = describe_total(np.arange(1000.0).reshape(10, 100) / 3)
     own = dataclasses.replace(
-        SUMMARY,
-        score=None,
-        baselines=Baselines({}, None, ()),
-        totals={"ages": ages, "grid": long},
+        SUMMARY, score=None, baselines=Baselines({}, None, ()), totals={"ages": ages, "grid": long}
     )
     text = shown(summary_tables(own), 200)
     assert text.startswith("trial: all 3 versions are made (version 3)\n")

@@ -1,7 +1,5 @@
 """What an operator reads while a run goes, and at its end."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

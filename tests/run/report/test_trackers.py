@@ -1,7 +1,5 @@
 """Every sink keeps the same numbers of the same lines; extras are asked for by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -130,9 +128,6 @@ every_sink = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_extra = pytest.mark.parametrize("case", [CASES["tensorboard"], CASES["mlflow"]])
 
 
-# --- what all sinks promise -------------------------------------------------------
-
-
 @every_sink
 def test_every_scalar_of_every_version_is_there_once(case: Case, tmp_path: Path) -> None:
     sink = case.open(HEADING, tmp_path)
@@ -161,9 +156,6 @@ def test_a_run_that_broke_off_keeps_what_it_had(case: Case, tmp_path: Path) -> N
     sink.close(None)
     assert case.ended(tmp_path) in ("", "closed", "FAILED")
     assert {version for _, version in case.read(tmp_path)} == {1}
-
-
-# --- what the extras promise ------------------------------------------------------
 
 
 @every_extra
@@ -253,9 +245,6 @@ def test_more_than_one_batch(tmp_path: Path) -> None:
     flow.add(line(version=1, figures=figures))
     assert len(run(tmp_path).params) == 250
     assert {(n, 1): [v] for n, v in figures.items()}.items() <= read_mlflow(tmp_path).items()
-
-
-# --- what is asked for ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

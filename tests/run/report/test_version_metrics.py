@@ -1,7 +1,5 @@
 """What is kept of every version: figures counted once, a line told again when more is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -171,9 +169,6 @@ def test_a_later_play_tells_all_that_an_earlier_one_knew() -> None:
     assert [line.version for line in later] == [0, 1, 2]
 
 
-# --- totals -----------------------------------------------------------------------
-
-
 def test_windows_that_overlap() -> None:
     reports = [report("a", v, bytes_up=10.0 * v) for v in range(1, 6)]
     totals = Totals()
@@ -235,9 +230,6 @@ def test_how_long_each_client_was_waited_for_is_no_sum() -> None:
     assert totals.of_version("all", 1) == {"bytes_up": 8.0}
     totals.add([report("b", 1, waited_seconds=12.0, arrived=1.0)])
     assert totals.waits("all", 1)["b"] == Wait(12.0, True), "the round went on without it, then not"
-
-
-# --- JSON lines, and sinks that break ---------------------------------------------
 
 
 def records(path: Path) -> list[dict[str, Any]]:

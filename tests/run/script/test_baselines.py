@@ -1,7 +1,5 @@
 """Holders alone: as many trainings, the same settings and privacy, and nobody else's data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +77,7 @@ class Recorder:
         return EvaluateResult(0.0, 1, {})
 
 
-def race(
-    tmp_path: Path,
-    code: str,
-    start: bool = True,
-    plan: Plan = PLAN,
-    **own: Array,
-) -> Race:
+def race(tmp_path: Path, code: str, start: bool = True, plan: Plan = PLAN, **own: Array) -> Race:
     """`own` are the clients' local tensors, by client."""
     path = tmp_path / "script.py"
     path.write_text(code)

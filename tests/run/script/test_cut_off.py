@@ -1,7 +1,5 @@
 """Privacy: a script without a network reaches no address, and ends in the same bits."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

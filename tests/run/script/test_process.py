@@ -1,7 +1,5 @@
 """A script in a process of its own: whatever it does there is one line that names its function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

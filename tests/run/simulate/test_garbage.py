@@ -1,7 +1,5 @@
 """Cycles are looked for seldom while a simulation plays, and as before afterwards."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Idle clients of a simulation cost nothing and change no journal."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A script that ends its process natively is named, and so is the line and the client."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ What a cluster does is done in this process here; by Ray itself, on 1 and 4 rayl
 its own, where `make ray` asks for it (SECUREPS_RAY=1): Ray listens beyond this machine.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -240,8 +238,6 @@ def test_where_no_cluster_runs_nothing_begins(
     with pytest.raises(ConfigError, match="no Ray cluster runs here: begin one"), ray_cluster():
         raise AssertionError
 
-
-# --- Ray itself -------------------------------------------------------------------
 
 asked = pytest.mark.skipif(
     not os.environ.get("SECUREPS_RAY"), reason="Ray takes a minute: `make ray` tries it"

@@ -1,7 +1,5 @@
 """`secureps simulate`: a scenario is a function of its file, drop-outs and all."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`secureps simulate --copies URL`: checkpoints at an object store, as a coordinator has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

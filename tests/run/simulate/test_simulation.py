@@ -1,7 +1,5 @@
 """The whole protocol in one process: exact under every cipher, every fault and every kill."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +88,6 @@ def test_averaged_integers_and_local_tensors(tmp_path: Path) -> None:
     assert int(model["body.count"]) in (4, 5)
 
 
-# --- faults -----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,9 +111,6 @@ def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
     assert len(burnt) == 6
     assert all("holder-0 refused" in fate.reason for fate in burnt)
     assert same(simulation.model(), unharmed("plain")[0])
-
-
-# --- checkpoints ------------------------------------------------------------------
 
 
 def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`secureps study`: rules judged by virtual time, over several seeds."""
 
-from __future__ import annotations
-
 import io
 import json
 from concurrent.futures.process import BrokenProcessPool

@@ -1,7 +1,5 @@
 """A study's workers end with it, however it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What `up` repeats of its clients' own logs: the first far cut of each kind, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

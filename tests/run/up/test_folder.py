@@ -1,7 +1,5 @@
 """A run's folder has a kit and a configuration file for every party that the plan asks for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A further shard gets keys, and a file once its coordinator knows it; then it is waited for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

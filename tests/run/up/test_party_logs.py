@@ -1,7 +1,5 @@
 """`secureps log`: all parties in the order of time, one of them, the end, and what comes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

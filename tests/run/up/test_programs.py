@@ -1,7 +1,5 @@
 """The programs of a run: their commands, what they import, and how their deaths are told."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket
@@ -157,9 +155,6 @@ def test_the_places_of_a_coordinator_and_its_standby_are_theirs_while_the_run_la
                 other.bind((host, int(port)))
 
 
-# --- what one process imports for all of a run ------------------------------------
-
-
 def preset(name: str) -> Plan:
     return load_plan(ROOT / "policies" / f"{name}.toml")
 
@@ -220,9 +215,6 @@ def test_a_long_path_of_temporary_files_does_not_matter(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "values" in done.stdout
-
-
-# --- deaths -----------------------------------------------------------------------
 
 
 def test_the_log_of_all_who_die_alike_is_told_once() -> None:

@@ -1,7 +1,5 @@
 """`secureps runs`: which there are, and what a terminal of any width shows whole."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import datetime

@@ -1,7 +1,5 @@
 """`secureps stop`: whoever plays a run is told to end, and nobody else."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

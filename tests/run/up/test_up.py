@@ -1,7 +1,5 @@
 """`secureps up`: the real thing, every party a process of its own, and nothing left over."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

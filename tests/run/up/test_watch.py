@@ -1,7 +1,5 @@
 """What a watched run has started, and until when."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace
@@ -201,9 +199,6 @@ def test_clients_that_failed_alike_are_named_together_and_once(
         ("c2", "failed: died: b at 0x2f"),
     ]
     assert said == [f"{each}; the run goes on while it can" for each in told]
-
-
-# --- sofar.json -------------------------------------------------------------------
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

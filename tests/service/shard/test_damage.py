@@ -4,8 +4,6 @@ Each test plays the small federation up to an event, damages files of shard-0 th
 If no cohort had to be burnt, the model equals that of the unharmed run bit for bit.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable
@@ -50,13 +48,7 @@ harms = pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
 class Ward:
     """A small federation whose shard-0 keeps its payloads on disk."""
 
-    def __init__(
-        self,
-        folder: Path,
-        cipher: str,
-        clients: int = 6,
-        **changes: Any,
-    ) -> None:
+    def __init__(self, folder: Path, cipher: str, clients: int = 6, **changes: Any) -> None:
         self.cipher = cipher
         self.folder = folder
         self.journals: dict[str, MemoryJournal] = {}
@@ -149,9 +141,6 @@ class Ward:
         return [fate for fate in fates if fate.outcome == "dropped"]
 
 
-# --- blocks of updates ------------------------------------------------------------
-
-
 @harms
 def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     harm: Callable[[Path], None], tmp_path: Path
@@ -166,9 +155,6 @@ def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     assert shard_records.Discarded(reopened.missing) in ward.journalled(
         SHARD, shard_records.Discarded
     )
-
-
-# --- held sums --------------------------------------------------------------------
 
 
 def test_a_sum_that_a_holder_is_to_open_and_is_lost_with_a_block_burns_its_cohort(
@@ -203,9 +189,6 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
     ward.play.run(asked.done)
     assert isinstance(asked.exception(), Refused)
     assert not ward.play.parties[SHARD].halted.done()
-
-
-# --- opened sums ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("harm", "away"), [(flip, False), (Path.unlink, True)])
@@ -258,9 +241,6 @@ def test_when_the_sums_are_lost_too_members_send_again(
     assert ward.play.loop.now() >= (5.0 if client == "away" else 0.0)
 
 
-# --- the founding model -----------------------------------------------------------
-
-
 @harms
 @pytest.mark.parametrize("founder", ["there", "away"])
 def test_a_founding_block_that_is_damaged_is_sent_again(
@@ -275,9 +255,6 @@ def test_a_founding_block_that_is_damaged_is_sent_again(
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
     assert seen(ward.play.network, "coordinator", "client-00", "SendAgain") >= 1
-
-
-# --- state files ------------------------------------------------------------------
 
 
 def torn(ward: Ward) -> None:

@@ -3,8 +3,6 @@
 It is drawn once, and kept sealed until it is used.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -80,9 +78,6 @@ def test_it_is_added_only_where_a_plan_wants_it_and_there_is_a_key() -> None:
     for keys in ({}, {"a": b"x", "b": b"y"}):
         with pytest.raises(KitError, match="needs one holder's key in the shard's kit"):
             dataclasses.replace(kept(plan=noisy("bfv")), holder_keys=keys).seal(COHORT, 0)
-
-
-# --- on the disk ------------------------------------------------------------------
 
 
 def kept(seed: Seed = SEED, plan: Plan | None = None) -> ShardNoise:

@@ -1,7 +1,5 @@
 """State files of a shard: kept, restored after damage, deleted, and never trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -241,9 +239,6 @@ def test_a_version_that_is_older_than_what_is_kept_is_gone(disk: Disk) -> None:
     disk.states.forget("a", 2, 1)
     with pytest.raises(DamagedStore, match="nothing is on record of a version 0"):
         disk.restarted().values("a", 0)
-
-
-# --- parts at a store -------------------------------------------------------------
 
 
 class Elsewhere:

@@ -1,7 +1,5 @@
 """Blocks stepped piece by piece equal the same formulas over whole blocks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Versions in memory and in files have the same bytes; and what the process holds in memory."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -157,9 +155,7 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     assert read == [files[1], files[0]]
 
 
-def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
-    tmp_path: Path,
-) -> None:
+def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(tmp_path: Path) -> None:
     """Its optimizer state is damaged: a pull does not notice, and a sum finds and repairs it."""
     disk = limited(tmp_path, TIGHT)
     disk.keep("a", 0)
@@ -293,12 +289,7 @@ def test_a_groups_files_are_found_again_by_their_names(tmp_path: Path) -> None:
     assert (list(folders.state_files("a")), list(folders.elsewhere())) == ([], [])
     assert folders.elsewhere is nowhere
     folders.states.mkdir()
-    for group, number, epoch in (
-        ("a", 3, 0),
-        ("a", 3, 7),
-        ("a", 1_000_000, 0),
-        ("a-000001", 3, 0),
-    ):
+    for group, number, epoch in (("a", 3, 0), ("a", 3, 7), ("a", 1_000_000, 0), ("a-000001", 3, 0)):
         folders.state(group, number, epoch).touch()
     found = {(number, epoch): path.name for path, number, epoch in folders.state_files("a")}
     assert found == {

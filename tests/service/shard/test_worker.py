@@ -1,7 +1,5 @@
 """A shard trusts only bytes on its disk that have the recorded digest."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 from pathlib import Path
@@ -17,13 +15,7 @@ from secureps.messages import records, shard_records
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.orders import Commit
 from secureps.messages.requests import GetBlock, Prepared, PutBlock
-from secureps.messages.submission import (
-    UPDATE,
-    BlockHeader,
-    Member,
-    SubmissionId,
-    cohort_digest,
-)
+from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Sweep
 from secureps.roles.shard.state import (
