@@ -3,8 +3,6 @@
 Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Who was given the file of version 0 takes part in no run that is founded on another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Privacy: no record changes what another adds, and an unusable one adds nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

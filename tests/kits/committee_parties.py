@@ -1,8 +1,6 @@
 """The same parties by rote under a committee: one client may spoil cohorts, and a real ledger says
 what holders allow."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """A member with its journal, and its worker and shards by rote, for tests."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -57,7 +55,7 @@ class Client:
     def order(self, order: Any) -> Step:
         return self.give(COORDINATOR, order)
 
-    def restarted(self) -> Client:
+    def restarted(self) -> "Client":
         return Client(self.plan, tuple(self.journal))
 
     def welcome(self, **changes: Any) -> Step:
@@ -70,7 +68,7 @@ class Client:
         asked = requests.Join("c0", SCHEMA.with_values(values))
         return self.give(COORDINATOR, Answered(asked, requests.Proposal(self.plan.text)))
 
-    def joined(self) -> Client:
+    def joined(self) -> "Client":
         self.welcome()
         if self.plan.opening is Opening.COMMITTEE:  # no key of this kit is one: nothing is sealed
             told = orders.KeyCommittee(ROSTER.committee, (HOLDER,), ())

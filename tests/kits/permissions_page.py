@@ -3,8 +3,6 @@
 `python -m tests.kits.permissions_page` writes it into docs/protocol.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import get_args

@@ -1,7 +1,5 @@
 """A shard with its journal, and a version of it by rote, for tests."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -66,7 +64,7 @@ class Desk:
     def order(self, order: Any) -> Step:
         return self.give(COORDINATOR, order)
 
-    def restarted(self) -> Desk:
+    def restarted(self) -> "Desk":
         again = Desk(self._kind, self.name)
         for record in self.journal:
             again.shard.apply(0.0, record)
@@ -96,7 +94,7 @@ class Desk:
 
     # --- orders, answered by rote -------------------------------------------------
 
-    def founded(self) -> Desk:
+    def founded(self) -> "Desk":
         self.order(configure(self.plan))
         self.put_all((FOUND_ID,), purpose=FOUNDING)
         self.order(self.found())

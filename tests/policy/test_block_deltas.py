@@ -1,7 +1,5 @@
 """A block's differences: their content, their length, and clients that follow their shard."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

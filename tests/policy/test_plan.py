@@ -1,7 +1,5 @@
 """Plans are refused with a reason, and their text is the same for all parties."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

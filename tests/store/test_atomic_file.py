@@ -1,7 +1,5 @@
 """Files that are whole whenever they are read, and private folders."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

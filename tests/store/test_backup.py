@@ -1,7 +1,5 @@
 """Survival: a state folder that comes back older is refused, and a copy is complete or none."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Privacy: a data holder's ledger counts once over all runs and forgets nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import shutil

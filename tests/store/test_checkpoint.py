@@ -1,7 +1,5 @@
 """Damaged checkpoints are recognised, and the last good one is taken."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

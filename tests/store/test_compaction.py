@@ -1,7 +1,5 @@
 """A compacted journal has the same rows, digests and answers as before."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A holder's envelope keys: their files, and what is left of an erased key."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

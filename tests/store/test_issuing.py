@@ -1,7 +1,5 @@
 """Secrecy: an issuer certifies no edited, replayed, swapped or revoked request."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Journals: a contract for both kinds, and damage to the file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A party's keys: made once, under a passphrase or not, and replaced."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

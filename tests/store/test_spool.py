@@ -1,7 +1,5 @@
 """Spools: a contract for both kinds, and damage to the directory."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The wire form: exhaustive, exact in both directions, and strict."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """What a Flower app says beside its evaluation: of its training, and to queries of its own."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

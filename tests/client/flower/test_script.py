@@ -1,7 +1,5 @@
 """Flower: unmodified Flower apps train under encryption to the same bits."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The numbers of shards and copies that a plan may have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

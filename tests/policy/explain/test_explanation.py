@@ -1,7 +1,5 @@
 """Operation: what `secureps check` says of a plan is what the plan's code does."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules: your own rule works as documented, and a faulty one ends the run in order."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

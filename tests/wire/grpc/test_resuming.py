@@ -1,7 +1,5 @@
 """Payloads over broken, silent or slow links continue where they were."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Secrecy: every connection is mutual TLS 1.3; other CAs, names and versions are refused."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import ssl
