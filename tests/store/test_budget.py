@@ -17,7 +17,6 @@ from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.identity import Identity
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     BudgetSpent,
     ConfigError,
@@ -37,14 +36,12 @@ from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.tasks import Aim, Contribute
 from secureps.roles.pinned_run import Pinned
 from secureps.run.cli import app
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
 from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import last_row
 from secureps.store.spool import MemorySpool
 from tests.kits.command import said
-from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
+from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
 from tests.kits.ledgers import charge, expose, row
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import make_plan, make_run
@@ -110,8 +107,8 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
         group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}],
         **OF_RECORDS,
     )
-    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    trainers = [Counting(i) for i in range(6)]
+    simulation = small_federation(plan, tmp_path / "run", kind=trainers.__getitem__)
     one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
     own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
     charge(own, ONE, one)  # in another run
@@ -122,7 +119,7 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     federation = simulation.coordinator.federation
     assert federation.finished == "all 4 versions are made"
     assert simulation.versions() == {"all": 4}
-    assert trainers["client-02"].trained == left
+    assert trainers[2].trained == left
     assert len(own.facts()) == 1 + left
     assert federation.retired == {"client-02"}
     assert simulation.loop.now() < 50.0, "a round waited for who had left"
