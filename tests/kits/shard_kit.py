@@ -1,6 +1,5 @@
 """A shard with its journal, and a version of it by rote, for tests."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from secureps.messages.orders import MemberBlocks
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
+from secureps.messages.submission import FOUNDING, Cohort, SubmissionId
 from secureps.roles.machine import WORKER, Call, Done, Step
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import GatherState, MakeState, StepState, SumCohort
@@ -29,7 +28,6 @@ from tests.kits.roles_kit import (
     make_run,
     model_blocks,
     opened_header,
-    sign,
 )
 
 PLANS = {"plain": make_plan("plain"), "bfv": make_plan("bfv")}
@@ -72,8 +70,7 @@ class Desk:
         return again
 
     def header(self, id: SubmissionId = ID, block: int = 0, **changes: Any) -> Any:
-        made = make_header(self.plan, self.run, id, block, purpose=changes.get("purpose", UPDATE))
-        return sign(dataclasses.replace(made, **changes), id.client)
+        return make_header(self.plan, self.run, id, block, **changes)
 
     def put(self, header: Any) -> Step:
         assert self.shard.inspect(header.author, requests.PutBlock(header))
