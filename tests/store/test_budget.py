@@ -456,7 +456,6 @@ UPDATES = [
 def test_a_place_has_one_update_for_ever(
     one: UpdateReleased, change: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Another update is neither sent nor charged."""
     path = tmp_path / "own.db"
     other = dataclasses.replace(one, **change)  # type: ignore[arg-type]
     assert BudgetLedger(path).release([one]) == [""]

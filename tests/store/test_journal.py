@@ -432,7 +432,6 @@ def test_a_host_that_slept_is_dated_anew() -> None:
 
 
 def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
-    """A standby's clock began with its process."""
     led, own = MemoryJournal(), MemoryJournal()
     DatedJournal(led, *OWNER, lambda: 6000.0).append(
         5000.0, [RoundOpened("main", 1, 0, ("c",), "")]

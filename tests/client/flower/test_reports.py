@@ -51,7 +51,6 @@ def app(folder: Path, state: Path | None = None, partition: int = 2) -> FlowerTr
 
 
 def test_a_report_of_training_is_of_the_version_that_was_trained(tmp_path: Path) -> None:
-    """Of a client that is started anew before each call."""
     state = tmp_path / "state"
     start = app(tmp_path, state).parameters(1)
 
