@@ -1,7 +1,5 @@
 """Bytes take time on a client's link, one message after another; what is small overtakes them."""
 
-from dataclasses import replace
-
 import pytest
 
 from secureps.messages.requests import GetBlock, Payload, Submit
@@ -53,7 +51,7 @@ def test_a_link_that_was_cut_is_free() -> None:
 def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
     blocks, envelopes, commitments = (bytes(32),) * 3, (bytes(40),) * 2, (bytes(16),) * 2
     carried = {"blocks": blocks, "envelopes": envelopes, "commitments": commitments}
-    receipt = replace(unset(Receipt), **carried, correction=bytes(400))
+    receipt = unset(Receipt, **carried, correction=bytes(400))
     seconds = links().seconds("client-0", True, Submit(receipt), 0.0)
     assert seconds == pytest.approx((3 * 32 + 2 * 40 + 2 * 16 + 400) / 100 + LATENCY)
 
