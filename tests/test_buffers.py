@@ -1,7 +1,5 @@
 """Buffers that are used again, and never while somebody reads them."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 from threading import Thread
@@ -98,7 +96,7 @@ def test_memory_is_in_huge_pages_of_which_half_of_one_at_most_is_not_used(
     seen, asked = [], list[tuple[int, int]]()
 
     class Mapping(mmap.mmap):
-        def __new__(cls, fileno: int, size: int, **flags: int) -> Mapping:
+        def __new__(cls, fileno: int, size: int, **flags: int) -> "Mapping":
             seen.append(size)
             return super().__new__(cls, fileno, size, **flags)
 

@@ -112,7 +112,6 @@ def test_after_warming_no_process_compiles_anything() -> None:
 
 
 def test_what_the_command_compiles_is_kept(tmp_path: Path) -> None:
-    """Cold, and again."""
     folder, said, kept = tmp_path / "deep" / "kernels", [], []
     for _ in range(2):
         said.append(python("-c", OF_NO_RING, "--kernels", str(folder), "warm"))

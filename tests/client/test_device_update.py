@@ -3,8 +3,6 @@
 Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -35,11 +33,9 @@ from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import PIECE
 from secureps.roles.member.tasks import Aim
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
-from tests.kits.federations import finished, small_plan
+from tests.kits.federations import ends, small_federation, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
 from tests.kits.sealed_blocks import drawn
 from tests.kits.torch_device import DEVICE
@@ -48,7 +44,6 @@ from tests.kits.torch_device import there as on_device
 Tensors = dict[str, Any]
 Model = tuple[list[NDArray[np.float32]], Tensors]
 
-CLIENTS = client_names(3)
 AIM = Aim("all", 3, 4)
 RULE = {"quorum": 3, "minimum": 2}
 STEPS: dict[str, Any] = {"weighting": "uniform"}
@@ -398,8 +393,7 @@ def test_clients_of_a_federation_make_their_updates_where_they_trained(
     monkeypatch.setattr(device_update, "device_update", noted)
     monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
     plan = small_plan(versions=1, local=[], clients=3, training={"lr": 0.1, "local_steps": 3})
-    trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
-    simulation.run(lambda: finished(simulation))
+    trainers = [trainer(train=records(20 + k, k)) for k in range(3)]
+    ends(small_federation(plan, tmp_path, clients=3, kind=trainers.__getitem__))
     assert len(made) == 3
     assert None not in made

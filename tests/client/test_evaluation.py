@@ -1,7 +1,5 @@
 """What becomes of what a data holder's `evaluate` returns."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Ghost clipping has the norms and clipped sums of gradients made by record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who was given the file of version 0 takes part in no run that is founded on another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from secureps.client.initial_model import conform, initial_digest, refuse_other_start, schema_of
 from secureps.client.script import Script
 from secureps.client.trainer import FitResult, convert_fit
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun, WrongShape
 from secureps.messages.encoding import file_digest
 from secureps.messages.run import TensorSpec
@@ -19,10 +16,9 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import MemberSettings
-from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from tests.kits.federations import small_plan
+from tests.kits.federations import small_federation, small_plan
 from tests.kits.flower_apps import MESSAGES, write
 from tests.kits.member_kit import PLAN, Client
 from tests.kits.roles_kit import ROSTER, SCHEMA
@@ -73,15 +69,14 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
         write_state(file, {"w": np.full((2, 3), float(kind == "other"), np.float32)}, {})
 
     def play(founder: str) -> list[Halt]:
-        names = client_names(6)
-        trainers = {
-            name: script.make({"initial": str(files["agreed" if i else founder]), "bonus": 0})
-            for i, name in enumerate(names)
-        }
-        assert initial_digest(trainers[names[1]]) == digest
+        trainers = [
+            script.make({"initial": str(files[kind]), "bonus": 0})
+            for kind in (founder, *["agreed"] * 5)
+        ]
+        assert initial_digest(trainers[1]) == digest
         plan = small_plan(local=[], training={"lr": 0.5}, versions=1)
-        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / founder)
-        others = [simulation.parties[name].halted for name in names[1:]]
+        simulation = small_federation(plan, tmp_path / founder, kind=trainers.__getitem__)
+        others = [simulation.parties[name].halted for name in client_names(6)[1:]]
         simulation.run(lambda: all(each.done() for each in others))
         return [each.result() for each in others]
 

@@ -1,7 +1,5 @@
 """Every option of a client that guards something holds, by each way to take part in a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

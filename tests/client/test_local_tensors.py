@@ -1,7 +1,5 @@
 """Tensors that never travel: local ones, version by version, and frozen ones, by their digests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Privacy: no record changes what another adds, and an unusable one adds nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,7 +121,6 @@ def probabilities() -> nn.Module:
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() -> None:
-    """Of the root of 0."""
     torch.manual_seed(1)
     layer = nn.Linear(6, 3)
     nn.init.zeros_(layer.bias)

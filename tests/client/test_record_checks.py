@@ -1,7 +1,5 @@
 """Privacy: models that let a record past its clip or the noise are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

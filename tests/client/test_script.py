@@ -1,7 +1,5 @@
 """A script is loaded by its own name, with a command line of its own."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

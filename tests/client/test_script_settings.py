@@ -1,7 +1,5 @@
 """Settings keep their types from a plan to a script, and a misspelt one is refused."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

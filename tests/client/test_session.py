@@ -1,7 +1,5 @@
 """Training loops of one's own: what they pull and push, how they leave, and what is refused."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A site's policy as its file says it, and the scripts that it allows."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import socket

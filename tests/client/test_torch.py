@@ -130,7 +130,6 @@ class Tied(nn.Module):
 
 
 def test_a_tensor_of_two_names_is_trained_and_returned_as_one() -> None:
-    """What of a state is no tensor is passed over."""
     holder = trainer(Tied)
     start = holder.parameters(1)
     assert list(start) == ["table.weight", "head.weight"]
@@ -349,14 +348,8 @@ X, Y = records(4)
         ((X.astype("f8"), Y), "train: inputs are float64, and the model takes float32: make them"),
         ((X.astype("i8"), Y), "train: inputs are int64, and the model takes float32"),
         ((X.astype("O"), Y), "train: inputs are object, and must be numbers"),
-        (
-            (X, Y[:, None]),
-            r"train: targets have shape \(4, 1\), and the model's outputs need \(4,\)",
-        ),
-        (
-            (X, Y.astype("i4")),
-            "train: targets are int32, and the loss, cross_entropy, wants .*int64",
-        ),
+        ((X, Y[:, None]), r"train: targets have shape \(4, 1\), and the model's outputs need"),
+        ((X, Y.astype("i4")), "train: targets are int32, and the loss, cross_entropy, wants"),
         ((X, Y.astype("f4")), r"train: targets are float32 of shape .*loss=torch\.nn\.func"),
         ((X, X), r"train: targets are float32 of shape \(4, 6\), .*wants classes"),
         ((X, Y, Y), "train is a tuple of 3, and must be a pair of arrays or tensors"),

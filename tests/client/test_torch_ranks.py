@@ -1,7 +1,5 @@
 """Several processes train one client's model: all have the same one, and rank 0 is the client."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """DP-SGD takes the same steps with ghost clipping and with per-record gradients."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -325,7 +323,7 @@ def test_other_devices_than_a_cpu_have_a_generator_of_each_seed(
         def __init__(self, device: torch.device) -> None:
             self.device = device
 
-        def manual_seed(self, seed: int) -> Recorded:
+        def manual_seed(self, seed: int) -> "Recorded":
             made.append((self.device.type, seed))
             return self
 

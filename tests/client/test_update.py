@@ -1,7 +1,5 @@
 """An update in parts is the update, and no part of it is longer than the clip allows."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """What follows from a client's seed, its run and its update, and what does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

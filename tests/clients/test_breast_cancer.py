@@ -7,11 +7,9 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, RecordPrivacy
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
+from tests.kits.federations import small_federation
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
@@ -20,29 +18,28 @@ PLAN = ROOT / "policies" / "breast_cancer.toml"
 CONFIG = FitConfig({"all": 0}, 1 << 40, {"lr": 0.01, "local_epochs": 2})
 
 
-def hospitals() -> list[Any]:
-    return [SCRIPT.make({"partition": str(i)}) for i in range(4)]
+def hospital(number: int) -> Any:
+    return SCRIPT.make({"partition": str(number)})
 
 
 def test_hospitals_keep_the_contract() -> None:
-    check_trainer(lambda: SCRIPT.make({"partition": "1"}), CONFIG)
+    check_trainer(lambda: hospital(1), CONFIG)
 
 
 def test_no_record_is_in_two_hands() -> None:
-    parts = [part for each in hospitals() for part in (each._train, each._held_out)]
+    hospitals = [hospital(number) for number in range(4)]
+    parts = [part for each in hospitals for part in (each._train, each._held_out)]
     world: Any = SCRIPT.make_evaluator({})
     records = [row.tobytes() for x, _ in (*parts, world._held_out) for row in x]
     assert len(records) == len(set(records)) == 569
-    shares = sorted(float(each._train[1].mean()) for each in hospitals())
+    shares = sorted(float(each._train[1].mean()) for each in hospitals)
     assert shares[0] < 0.1, "a hospital that hardly sees a benign tumour"
     assert shares[-1] > 0.9, "and one that hardly sees any other"
 
 
 @pytest.mark.slow
 def test_the_preset_comes_close_to_central_training(tmp_path: Path) -> None:
-    names = client_names(4)
-    trainers = dict(zip(names, hospitals(), strict=True))
-    simulation = Simulation(load_plan(PLAN), Cast(trainers, UnsafeSeed(1)), tmp_path)
+    simulation = small_federation(load_plan(PLAN), tmp_path, seed=1, clients=4, kind=hospital)
     simulation.run()
     judge, central = SCRIPT.make_evaluator({}), SCRIPT.central({})
     assert judge is not None
@@ -57,9 +54,9 @@ def test_what_it_cannot_do_is_refused() -> None:
     for partition in ("4", "-1", "first"):
         with pytest.raises(ConfigError, match="partition must be 0 to 3"):
             SCRIPT.make({"partition": partition})
-    hospital = SCRIPT.make({})
+    made = SCRIPT.make({})
     private = FitConfig(
         {"all": 0}, 1, CONFIG.settings, RecordPrivacy(1.0, 1.0, 0.5, 1e-5), secret=bytes(32)
     )
     with pytest.raises(PlanRefused, match="no DP-SGD"):
-        hospital.fit(hospital.parameters(1), private)
+        made.fit(made.parameters(1), private)

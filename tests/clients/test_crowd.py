@@ -6,17 +6,12 @@ import pytest
 
 from secureps.client.worker import ClientWorker
 from secureps.config.plan import BufferedSection
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, RuleState, Wait, holds_everybody
 from secureps.roles.member.member import Member
-from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.federations import Walker
-from tests.kits.nursery import ROOT
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.federations import Walker, small_federation
 from tests.kits.roles_kit import make_plan
-
-SHAPE = (40, 25)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +21,9 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
     plan = make_plan(
         "plain", versions=6, block_size=256, lease=600.0, local=["*.count"], group=[group]
     )
-    trainers = {f"client-{k:02d}": Walker(k, SHAPE) for k in range(60)}
+    who: Any = {"clients": 60, "kind": lambda number: Walker(number, (40, 25))}
     folder = tmp_path_factory.mktemp("crowd")
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(1), lambda name, task: 5.0), folder)
+    simulation = small_federation(plan, folder, **who, cost=lambda name, task: 5.0)
     simulation.run()
     return simulation
 
@@ -73,12 +68,3 @@ def test_a_client_asks_nobody_once_it_hears_that_all_must_wait() -> None:
     assert isinstance(own, Wait)
     assert not holds_everybody(own), "another one may start"
     assert isinstance(rule.admit(0.0, "c1", free), Admit)
-
-
-@pytest.mark.slow
-def test_the_scenario_is_of_a_thousand() -> None:
-    scenario = load_scenario(ROOT / "simulations" / "crowd.toml")
-    assert len(scenario.clients) == 1000
-    assert (scenario.plan.holders, scenario.plan.threshold) == (4, 3)
-    made: Any = scenario.script().make(scenario.settings(0)).parameters(0)
-    assert sum(array.size for array in made.values()) == 100_060

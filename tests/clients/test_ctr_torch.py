@@ -106,13 +106,6 @@ def test_the_table_of_the_plans_is_that_of_the_script(script: Script, name: str)
     assert touching.mean() < world.parties / 2
 
 
-def test_all_of_the_synchronous_plan_moves_together() -> None:
-    plan = load_plan(ROOT / "policies" / "ctr_sync.toml")
-    table, tower = plan.section.group
-    assert table.rule == tower.rule
-    assert table.sparse is None
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -9,10 +9,8 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import load_plan
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
+from tests.kits.federations import small_federation
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
@@ -56,11 +54,8 @@ def test_it_reads_its_records_once_however_many_messages_come(
 @pytest.mark.slow
 def test_its_preset_learns_and_clips_nothing(tmp_path: Path) -> None:
     plan, script = load_plan(PLAN), Script(SCRIPT)
-    names = client_names(6)
-    trainers = {
-        name: script.make({"partition": str(i), "partitions": "6"}) for i, name in enumerate(names)
-    }
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(1)), tmp_path)
+    trainers = [script.make({"partition": str(i), "partitions": "6"}) for i in range(6)]
+    simulation = small_federation(plan, tmp_path, seed=1, kind=trainers.__getitem__)
     simulation.run()
     model = simulation.model()
     panel = script.make_evaluator({"partitions": "6"})
@@ -69,9 +64,9 @@ def test_its_preset_learns_and_clips_nothing(tmp_path: Path) -> None:
     assert told.examples > 300
     assert told.metrics["accuracy"] > 0.92
     clip = plan.group("all").clip
-    start = trainers[names[0]].parameters(0)
+    start = trainers[0].parameters(0)
     config = FitConfig({"all": 0}, 1, plan.section.training)
-    for trainer in trainers.values():
+    for trainer in trainers:
         trained = trainer.fit(start, config).parameters
         delta = np.concatenate([(trained[n] - start[n]).ravel() for n in start])
         assert np.linalg.norm(delta) < clip

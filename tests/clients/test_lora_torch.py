@@ -7,11 +7,8 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
-from tests.kits.federations import Tensors
+from tests.kits.federations import Tensors, small_federation
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 
@@ -43,11 +40,8 @@ def play(folder: Path) -> Tensors:
         "group": (group.model_copy(update={"rule": rule, "range": 0.5}),),
     }
     plan = Plan(written.model_copy(update=changes))
-    trainers = {
-        name: SCRIPT.make({"partition": i, "partitions": 4})
-        for i, name in enumerate(client_names(4))
-    }
-    played = Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+    settings = [{"partition": number, "partitions": 4} for number in range(4)]
+    played = small_federation(plan, folder, clients=4, kind=lambda i: SCRIPT.make(settings[i]))
     played.run()
     assert all("lora_" in name for name in played.model())
     return played.model()

@@ -6,15 +6,12 @@ import pytest
 
 from secureps.client.script import Script
 from secureps.config.plan import RULES
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages import coordinator_records
-from secureps.messages.submission import Cohort
 from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import client_names
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.cheats import cohorts
 from tests.kits.nursery import ROOT
-from tests.kits.streams import seconds
+from tests.kits.streams import stream
 
 POLICIES = ROOT / "policies"
 PRESETS = ("ssp", "buffered", "priority", "async")
@@ -29,21 +26,13 @@ def play(plan: Plan, folder: Path) -> tuple[Simulation, float, float]:
     number = federation.clients
     settings = {key: str(value) for key, value in federation.settings.items()}
     parts = [settings | {"partition": str(k), "partitions": str(number)} for k in range(number)]
-    trainers = {name: script.make(own) for name, own in zip(client_names(number), parts)}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3), seconds), folder)
+    simulation = stream(plan, folder, number, kind=lambda k: script.make(parts[k]))
     simulation.run()
     judge = script.make_evaluator(settings)
     assert judge is not None
-    start = next(iter(trainers.values())).parameters(0)
+    start = script.make(parts[0]).parameters(0)
     scores = [judge.evaluate(model).metrics["accuracy"] for model in (start, simulation.model())]
     return simulation, scores[0], scores[1]
-
-
-def cohorts(simulation: Simulation) -> list[Cohort]:
-    journal = simulation._stores["coordinator"].journal
-    return [
-        r.cohort for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)
-    ]
 
 
 @pytest.mark.slow

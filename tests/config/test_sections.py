@@ -28,7 +28,6 @@ from secureps.config.site_files import ProfilesSection, ServeSection, SiteSectio
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.scenario.delays import Delays
 
 RULE = {"name": "ssp", "slack": 0}
 PLAN = {"name": "demo", "versions": 1, "group": [{"rule": RULE}]}
@@ -57,14 +56,6 @@ def test_no_number_is_infinite_or_none(
         parse(kind, of(number), "demo.toml")
     (complaint,) = str(caught.value).split("; ")
     assert complaint.startswith(f"demo.toml: {key}: must be a finite number")
-
-
-@pytest.mark.parametrize("number", [math.inf, math.nan, 10**400])
-def test_neither_are_those_of_delays(number: float) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^delays\.train must be finite and from 0 to 1e\+15, got"
-    ):
-        Delays.of({"train": number})
 
 
 def test_settings_that_begin_with_a_dot_are_paths_from_their_file(tmp_path: Path) -> None:

@@ -113,7 +113,6 @@ def test_a_second_implementation_opens_what_is_sealed_and_seals_what_opens(
 
 
 def test_an_envelope_of_before_opens_for_ever() -> None:
-    """An envelope of an earlier release."""
     assert envelope.open(KEY, KNOWN, b"a receipt", 11) == b"three seeds"
     assert opened_slowly(SECRET, KNOWN, b"a receipt") == b"three seeds"
 

@@ -1,7 +1,5 @@
 """A key holder of `bfv` that is given orders, and what it says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from secureps.messages import holder_records, orders, requests
@@ -65,11 +63,11 @@ class Keys:
     def order(self, order: Any) -> Step:
         return self.give(COORDINATOR, order)
 
-    def founded(self) -> Keys:
+    def founded(self) -> "Keys":
         self.order(configure(PLAN))
         return self
 
-    def restarted(self) -> Keys:
+    def restarted(self) -> "Keys":
         return Keys(tuple(self.journal))
 
     def fetched(self, block: int, number: int = 0, answer: bytes | None = None) -> Step:

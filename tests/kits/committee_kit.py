@@ -1,7 +1,5 @@
 """A committee with real keys, members that seal for it, and whoever adds up what they answer."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +107,7 @@ class Site:
         keys = tuple(self.kit.public.holder_keys[name] for name in self.names)
         return orders.KeyCommittee(self.kit.public.roster.committee, self.names, keys)
 
-    def holder(self, index: int) -> Holder:
+    def holder(self, index: int) -> "Holder":
         """A holder of this index with an empty ledger, its run pinned."""
         return Holder(self, self.names[index])
 
@@ -213,7 +211,7 @@ class Holder:
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 
-    def restarted(self) -> Holder:
+    def restarted(self) -> "Holder":
         again = Holder(self.bench, self.name)
         again.machine = CommitteeHolder(self.name, self.bench.kit.public.roster, HolderRules(2))
         again.worker._machine = again.machine

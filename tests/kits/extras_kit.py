@@ -4,8 +4,6 @@ They have the few names that `run.report.version_metrics` uses, with the real on
 keep what they are given; a manual trial against the real packages is all that can show more.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +41,7 @@ def hparams_pb(hparams: dict[str, Any], trial_id: str, start_time_secs: float) -
 class EventFileWriter:
     """By folder: what was written, and in what state it is."""
 
-    files: ClassVar[dict[Path, EventFileWriter]] = {}
+    files: ClassVar[dict[Path, "EventFileWriter"]] = {}
 
     def __init__(self, logdir: str) -> None:
         Path(logdir).mkdir(parents=True)

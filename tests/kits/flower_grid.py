@@ -1,7 +1,5 @@
 """A Grid that drives ClientApps in this process: Flower's engine without its processes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -71,7 +69,7 @@ class LocalGrid(Grid):
     @classmethod
     def simulated(
         cls, app: ClientApp, count: int, faults: dict[tuple[int, int], Fault] | None = None
-    ) -> LocalGrid:
+    ) -> "LocalGrid":
         configs = [{"partition-id": k, "num-partitions": count} for k in range(count)]
         return cls(app, configs, faults)
 

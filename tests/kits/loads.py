@@ -4,6 +4,7 @@ from typing import Any
 
 from secureps.messages.scaling import ScalingDecided
 from secureps.policy.scaling.policies import Limits, Observation, Round, Waits
+from tests.kits.unset import unset
 
 LIMITS = Limits(
     least_shards=1,
@@ -39,16 +40,7 @@ def observed(shards: int = 2, spares: int = 1, **changes: Any) -> Observation:
 
 
 def decided(**changes: Any) -> ScalingDecided:
-    known: dict[str, Any] = {
-        "what": "",
-        "shard": "",
-        "deadline": 1.0,
-        "buffer": 1.0,
-        "blocks": (),
-        "reward": 1.0,
-        "shards": 2,
-        "loads": (),
-        "reason": "",
-        "lost": 0.0,
-    }
-    return ScalingDecided(**(known | changes))
+    made: ScalingDecided = unset(
+        ScalingDecided, **{"deadline": 1.0, "buffer": 1.0, "reward": 1.0, "shards": 2} | changes
+    )
+    return made

@@ -1,7 +1,5 @@
 """A member with its journal, and its worker and shards by rote, for tests."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -57,7 +55,7 @@ class Client:
     def order(self, order: Any) -> Step:
         return self.give(COORDINATOR, order)
 
-    def restarted(self) -> Client:
+    def restarted(self) -> "Client":
         return Client(self.plan, tuple(self.journal))
 
     def welcome(self, **changes: Any) -> Step:
@@ -70,7 +68,7 @@ class Client:
         asked = requests.Join("c0", SCHEMA.with_values(values))
         return self.give(COORDINATOR, Answered(asked, requests.Proposal(self.plan.text)))
 
-    def joined(self) -> Client:
+    def joined(self) -> "Client":
         self.welcome()
         if self.plan.opening is Opening.COMMITTEE:  # no key of this kit is one: nothing is sealed
             told = orders.KeyCommittee(ROSTER.committee, (HOLDER,), ())
@@ -90,8 +88,7 @@ class Client:
         return self.give("shard-a", Answered(ask, dataclasses.replace(reply, **changes), 60))
 
     def pull(self, version: int, group: str = "all") -> Step:
-        steps = [self.got(version, b, group) for b in range(COUNTS[group])]
-        return steps[-1]
+        return [self.got(version, block, group) for block in range(COUNTS[group])][-1]
 
     def sealed(self, version: int, sequence: int, group: str = "all") -> Sealed:
         id = SubmissionId("c0", group, sequence)
@@ -136,16 +133,10 @@ def asked(step: Step) -> list[tuple[str, int, int]]:
 
 
 def puts(step: Step) -> list[tuple[str, Any]]:
-    assert all(
-        e.attach == e.message.header.key
-        for e in step.effects
-        if isinstance(e, Call) and isinstance(e.message, requests.PutBlock)
-    )
-    return [
-        (e.to, e.message.header)
-        for e in step.effects
-        if isinstance(e, Call) and isinstance(e.message, requests.PutBlock)
-    ]
+    calls = [each for each in step.effects if isinstance(each, Call)]
+    sent = [each for each in calls if isinstance(each.message, requests.PutBlock)]
+    assert all(each.attach == each.message.header.key for each in sent)
+    return [(each.to, each.message.header) for each in sent]
 
 
 def said(step: Step, kind: type[Any]) -> list[Any]:
@@ -154,11 +145,9 @@ def said(step: Step, kind: type[Any]) -> list[Any]:
 
 def leaves(client: Client, step: Step) -> Halt:
     """The client tells the coordinator that it takes part no more, and then stops."""
-    (call,) = [
-        e for e in step.effects if isinstance(e, Call) and isinstance(e.message, requests.Retire)
-    ]
+    (retires,) = said(step, requests.Retire)
     assert halts(step) == []
     lost = client.give(COORDINATOR, WatchLost())
     assert lost.effects == [], "it would join again"
-    (halt,) = halts(client.give(COORDINATOR, Answered(call.message, requests.Noted())))
+    (halt,) = halts(client.give(COORDINATOR, Answered(retires, requests.Noted())))
     return halt

@@ -6,8 +6,6 @@ a volume is opened to the pod's group; init containers run first. A pod that com
 address, and names lead there.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import shlex
@@ -62,7 +60,7 @@ class Network:
 class Running:
     """One pod: its folder outlives it, its network namespace and address do not."""
 
-    def __init__(self, cluster: Cluster, name: str, template: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: "Cluster", name: str, template: Mapping[str, Any]) -> None:
         self.cluster, self.name = cluster, name
         self.labels: Mapping[str, str] = template["metadata"]["labels"]
         self.spec: Mapping[str, Any] = template["spec"]

@@ -5,8 +5,6 @@ bytes of a file once the file was synced, names once their folder was. SQLite wa
 (`tests/store/test_durability.py`), so its files are taken as they are.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import os
@@ -112,7 +110,7 @@ class RecordedDisk:
         self._look(f"said {what!r:.60}")
 
     @contextmanager
-    def recording(self) -> Iterator[RecordedDisk]:
+    def recording(self) -> "Iterator[RecordedDisk]":
         """For its time each step is recorded."""
         self.aside.mkdir(parents=True, exist_ok=True)
         self._look("the beginning")
@@ -160,7 +158,7 @@ class RecordedDisk:
                         _lay_out(folder, tree, content, moment.modes)
                         yield Cut(folder, moment.said, nameless, moment.after)
 
-    def kills(self, beside: Path) -> Iterator[RecordedDisk]:
+    def kills(self, beside: Path) -> "Iterator[RecordedDisk]":
         """The disk after a kill at each moment: all is there, and what was not durable is not."""
         known = list[object]()
         for moment in self.moments:

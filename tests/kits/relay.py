@@ -1,7 +1,5 @@
 """TCP on loopback: free ports, and a relay of connections that are cut, fall silent or are slow."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading
@@ -84,7 +82,7 @@ class Relay:
                 args = (link, up, source, sink)
                 threading.Thread(target=self._pump, args=args, daemon=True).start()
 
-    def _pump(self, link: _Link, up: bool, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, link: "_Link", up: bool, source: socket.socket, sink: socket.socket) -> None:
         kept = bytearray()
         self.streams.append(kept)
         with suppress(OSError):

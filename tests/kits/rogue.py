@@ -7,8 +7,6 @@ Clients are honest: their updates are sealed by the real code under keys of the 
 holders the rogue has public keys alone, until one is `corrupt`: then it has that one's folder.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections import defaultdict
@@ -169,7 +167,7 @@ class RogueRun:
         )
         self._versions, self._numbers = itertools.count(), itertools.count()
 
-    def __enter__(self) -> RogueRun:
+    def __enter__(self) -> "RogueRun":
         try:
             _start(self.processes, self._rogue, *self.names)
         except BaseException:
@@ -281,7 +279,7 @@ class RogueShard:
         self.rogue = Rogue(site.kit.public.roster, order)
         self._closing = ExitStack()
 
-    def __enter__(self) -> RogueShard:
+    def __enter__(self) -> "RogueShard":
         self._closing.callback(self.rogue.stop)
         self._closing.callback(self.processes.__exit__)
         try:

@@ -1,8 +1,5 @@
 """A shard with its journal, and a version of it by rote, for tests."""
 
-from __future__ import annotations
-
-import dataclasses
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from secureps.messages.orders import MemberBlocks
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
+from secureps.messages.submission import FOUNDING, Cohort, SubmissionId
 from secureps.roles.machine import WORKER, Call, Done, Step
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import GatherState, MakeState, StepState, SumCohort
@@ -31,7 +28,6 @@ from tests.kits.roles_kit import (
     make_run,
     model_blocks,
     opened_header,
-    sign,
 )
 
 PLANS = {"plain": make_plan("plain"), "bfv": make_plan("bfv")}
@@ -66,7 +62,7 @@ class Desk:
     def order(self, order: Any) -> Step:
         return self.give(COORDINATOR, order)
 
-    def restarted(self) -> Desk:
+    def restarted(self) -> "Desk":
         again = Desk(self._kind, self.name)
         for record in self.journal:
             again.shard.apply(0.0, record)
@@ -74,8 +70,7 @@ class Desk:
         return again
 
     def header(self, id: SubmissionId = ID, block: int = 0, **changes: Any) -> Any:
-        made = make_header(self.plan, self.run, id, block, purpose=changes.get("purpose", UPDATE))
-        return sign(dataclasses.replace(made, **changes), id.client)
+        return make_header(self.plan, self.run, id, block, **changes)
 
     def put(self, header: Any) -> Step:
         assert self.shard.inspect(header.author, requests.PutBlock(header))
@@ -96,7 +91,7 @@ class Desk:
 
     # --- orders, answered by rote -------------------------------------------------
 
-    def founded(self) -> Desk:
+    def founded(self) -> "Desk":
         self.order(configure(self.plan))
         self.put_all((FOUND_ID,), purpose=FOUNDING)
         self.order(self.found())

@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.submission import Cohort
 from secureps.policy.plan import Plan
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.run.up.folder import client_names
+from secureps.run.simulate.simulation import Conditions, Simulation
+from tests.kits import cheats
 from tests.kits.federations import CIPHERS, Tensors
-from tests.kits.streams import seconds
+from tests.kits.streams import stream
 
 ROWS, BLOCK, WIDTH = 16, 4, 1060
 """A row-block of 4 rows has 4240 values, which are more bytes than its envelopes, and one block."""
@@ -94,17 +92,13 @@ def shopping(
 ) -> tuple[Simulation, list[Shopper]]:
     """Shoppers of these tastes, each at its own speed."""
     shoppers = [Shopper(i, own) for i, own in enumerate(tastes)]
-    trainers = dict(zip(client_names(len(tastes)), shoppers))
-    cast = Cast(trainers, UnsafeSeed(3), seconds)
-    return Simulation(plan, cast, folder, conditions), shoppers
+    kind = shoppers.__getitem__
+    return stream(plan, folder, len(tastes), conditions, kind=kind), shoppers
 
 
 def cohorts(simulation: Simulation, group: str) -> list[Cohort]:
     """All that were closed of a group, but for what each client alone names its updates."""
-    journal = simulation._stores["coordinator"].journal
-    closed = [record.cohort for _, record in journal.replay() if isinstance(record, CohortClosed)]
     return [
         replace(cohort, members=tuple(replace(m, update=b"") for m in cohort.members))
-        for cohort in closed
-        if cohort.group == group
+        for cohort in cheats.cohorts(simulation, group)
     ]

@@ -4,8 +4,6 @@ What is on its way lies in `World.due`, from where it is delivered in any order,
 likes. Clients hear at once, and train when they are told to, from any version that they may.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,7 +38,7 @@ def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Pl
     return make_plan(cipher, capacity=40, **(body | changes))
 
 
-def begun(rule: dict[str, Any], **changes: Any) -> StreamWorld:
+def begun(rule: dict[str, Any], **changes: Any) -> "StreamWorld":
     world = StreamWorld(stream_plan(rule, **changes))
     world.found()
     assert world.ready() == list(MANY[:5])

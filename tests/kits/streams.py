@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from secureps.client.trainer import Trainer
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.scenario.delays import generator
-from tests.kits.federations import small_federation, small_plan
+from tests.kits.federations import Walker, small_federation, small_plan
 
 SSP = {"name": "ssp", "slack": 2}
 BUFFERED = {"name": "buffered", "buffer": 5, "max_staleness": 4}
@@ -36,5 +37,6 @@ def stream(
     clients: int = 6,
     conditions: Conditions | None = None,
     cost: Callable[[str, object], float] = seconds,
+    kind: Callable[[int], Trainer] = Walker,
 ) -> Simulation:
-    return small_federation(plan, folder, conditions, clients=clients, cost=cost)
+    return small_federation(plan, folder, conditions, clients=clients, kind=kind, cost=cost)

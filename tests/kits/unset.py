@@ -1,4 +1,4 @@
-"""Messages whose every field is as empty as its type lets it be."""
+"""Messages whose every field is as empty as its type lets it be, but for those that are named."""
 
 import dataclasses
 import typing
@@ -7,8 +7,8 @@ from typing import Any
 from secureps.messages.encoding import field_types
 
 
-def unset(kind: type) -> Any:
-    return kind(**{name: _empty(hint) for name, hint in field_types(kind).items()})
+def unset(kind: type, **others: Any) -> Any:
+    return kind(**{name: _empty(hint) for name, hint in field_types(kind).items()} | others)
 
 
 def _empty(hint: Any) -> Any:

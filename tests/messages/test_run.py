@@ -51,7 +51,6 @@ def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:
 
 
 def test_equal_placements_are_one_and_others_are_not() -> None:
-    """Although only a few fields are hashed."""
     again = Placement(1, ("x", "y", "z"), GROUPS, Replicas(COPIES))
     other = Placement(1, ("x", "y", "z"), GROUPS)
     assert {PLACEMENT, again} == {PLACEMENT}

@@ -271,14 +271,8 @@ def one(name: str, values: int, dtype: str) -> dict[str, Any]:
         ({"groups": [("words", "embedding.*")]}, r"'body\.weight' matches no group"),
         ({"groups": [*GROUPS, ("late", "body.*")]}, "'late' has no tensors"),
         ({"groups": [("a", "*"), ("a", "x")]}, "group 'a' is there 2 times"),
-        (
-            {"local": ["head.*", "embeding.*"]},
-            r"local: no tensor matches 'embeding\.\*'; the nearest is 'embedding\.weight'",
-        ),
-        (
-            {"frozen": ["embeding.*"]},
-            r"frozen: no tensor matches 'embeding\.\*'; the nearest is 'embedding\.weight'",
-        ),
+        ({"local": ["head.*", "embeding.*"]}, r"local: no tensor .* nearest is 'embedding\.weight"),
+        ({"frozen": ["embeding.*"]}, r"frozen: no tensor .* nearest is 'embedding\.weight"),
         ({"frozen": ["head.*"]}, r"'head\.weight' is both local and frozen"),
         ({"frozen": ["[!h]*"]}, "nothing is left to train"),
         ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),

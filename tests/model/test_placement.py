@@ -161,7 +161,6 @@ def test_bad_nodes_are_refused() -> None:
 def test_no_hash_is_at_an_end_of_the_interval(
     hashed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 0 and 1 there is no score."""
     monkeypatch.setattr(placement, "digest", lambda *_: hashed)
     assert 0.0 < placement._uniform("key", "node") < 1.0
     assert place("key", {"b": 1.0, "a": 2.0}) in {"a", "b"}

@@ -1,7 +1,5 @@
 """Every party with the published block draws the same code for it, and nobody earlier."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A block's differences: their content, their length, and clients that follow their shard."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -120,7 +118,6 @@ def test_without_pull_bits_blocks_go_whole() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, -1, 3])
 def test_what_is_no_difference_is_refused(length: int) -> None:
-    """By its length alone, before it is read."""
     delta = made(plan_of(8), layout_of(1000))
     assert delta.behind == 3
     wrong = {0: 0, 1: delta.length + 1, -1: delta.length - 1, 3: 4 * delta.length}[length]

@@ -9,16 +9,15 @@ import pytest
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.counting import bits_left, publishes_counts, remarks, shares_of
 from secureps.policy.plan import Plan
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import journalled
-from tests.kits.federations import Tensors, Walker, same
+from tests.kits.federations import Tensors, Walker, same, small_federation
 from tests.kits.roles_kit import PRIVACY
 
 COUNTS = (5, 300, 7, 64, 65, 9)
@@ -51,9 +50,8 @@ def plan(**changes: Any) -> Plan:
 
 
 def simulation(folder: Path, made: Plan, late: str = "") -> Simulation:
-    trainers = {n: Counted(i, COUNTS[i]) for i, n in enumerate(client_names(6))}
     conditions = Conditions(late=frozenset({late} - {""}))
-    return Simulation(made, Cast(trainers, UnsafeSeed(3)), folder, conditions)
+    return small_federation(made, folder, conditions, kind=lambda i: Counted(i, COUNTS[i]))
 
 
 def of_cohorts(played: Simulation) -> dict[str, int]:
@@ -177,9 +175,8 @@ def test_nothing_that_is_told_or_opened_tells_of_one_record_more(
             evaluation={"every": 1, "metrics": {"loss": 10.0}},
             group=[{"clip": 3.0, "range": 1.0, "most_examples": 128, "rule": {"quorum": 6}}],
         )
-        trainers = {n: Steady(i, 64 + more * (i == 2)) for i, n in enumerate(client_names(6))}
-        folder = tmp_path / str(more)
-        played = Simulation(made, Cast(trainers, UnsafeSeed(3)), folder, Conditions())
+        trainers = [Steady(i, 64 + more * (i == 2)) for i in range(6)]
+        played = small_federation(made, tmp_path / str(more), kind=trainers.__getitem__)
         seen.append((of_cohorts(played), played.model()))
     (one, other) = seen
     assert (one[0] == other[0] and same(one[1], other[1])) is alike

@@ -1,7 +1,5 @@
 """The best version and early stopping, as functions of the evaluations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

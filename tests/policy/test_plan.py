@@ -1,7 +1,5 @@
 """Plans are refused with a reason, and their text is the same for all parties."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -153,27 +151,12 @@ def test_the_layout_follows_the_plan() -> None:
     ("changes", "reason"),
     [
         ({"group": [group(), group()]}, "two groups have the same name"),
-        (
-            {"group": [group({"minimum": 6})]},
-            "minimum cohort 6; such a cohort would never be opened: raise rule.quorum, or lower",
-        ),
+        ({"group": [group({"minimum": 6})]}, "such a cohort would never be opened: raise rule"),
         ({"group": [group({"quorum": 2})]}, "the quorum 2 is below the minimum cohort 5"),
-        (
-            {"group": [group({"start": 4, "minimum": 3})]},
-            "a round would open with 4 members and could never reach its quorum of 5",
-        ),
-        (
-            {"group": [group({"most": 33})]},
-            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity to 33",
-        ),
-        (
-            {"group": [group({"most": 5, "start": 6})]},
-            "at most 5 members are invited, but a round waits for 6; raise rule.most to 6$",
-        ),
-        (
-            {"cipher": {"capacity": 4}},
-            "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
-        ),
+        ({"group": [group({"start": 4, "minimum": 3})]}, "could never reach its quorum of 5"),
+        ({"group": [group({"most": 33})]}, "capacity of 32; raise cipher.capacity to 33"),
+        ({"group": [group({"most": 5, "start": 6})]}, "waits for 6; raise rule.most to 6$"),
+        ({"cipher": {"capacity": 4}}, "but a round waits for 5; raise cipher.capacity to 5"),
         ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
         (
             {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
@@ -185,18 +168,9 @@ def test_the_layout_follows_the_plan() -> None:
         ),
         ({"cipher": {"name": "bfv", "threshold": 1}}, "bfv has no committee; remove it, or take"),
         ({"cipher": {"name": "plain", "threshold": 1}}, "plain has no committee; remove it"),
-        (
-            {"cipher": {"name": "bfv", "holders": 2}},
-            "bfv has one holder of the whole secret key; 2",
-        ),
-        (
-            {"privacy": CLIENT, "group": [group(most_examples=32)]},
-            'weighting = "examples" makes a client\'s influence depend on its number',
-        ),
-        (
-            {"group": [group({"minimum": 1})]},
-            "rule.minimum = 1: the sum of a cohort of one is that client's update",
-        ),
+        ({"cipher": {"name": "bfv", "holders": 2}}, "bfv has one holder of the whole secret key"),
+        ({"privacy": CLIENT, "group": [group(most_examples=32)]}, 'weighting = "examples" makes'),
+        ({"group": [group({"minimum": 1})]}, "rule.minimum = 1: the sum of a cohort of one is"),
         (
             noisy_evaluation(best={"metric": "loss", "goal": "min"}),
             r"the noise would choose the version: on loss, which is within \+-10, it has a "
@@ -218,10 +192,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
     ("changes", "text"),
     [
         ({"more": 1}, "demo.toml: more: unknown key; known are name, versions, shards"),
-        (
-            {"group": [group({"patience": 1})]},
-            r"group 1\.rule\.patience: unknown key; known are name, quorum",
-        ),
+        ({"group": [group({"patience": 1})]}, r"group 1\.rule\.patience: unknown key; known are"),
         ({"group": []}, "group: must be a list or table of 1 or more"),
         ({"group": [{}]}, r"group 1\.rule: is missing"),
         ({"name": "Bad Name"}, "name: must be 1 to 63 of a-z"),
@@ -253,10 +224,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
         ),
         ({"group": [{"rule": "fedavg"}]}, "no such rule, .fedavg.; known are sync, ssp"),
         ({"group": [{"rule": 7}]}, "no such rule, 7; known are sync"),
-        (
-            {"group": [group(weighting="example")]},
-            r"weighting: unknown value .example.; did you mean examples\? known are examples, unif",
-        ),
+        ({"group": [group(weighting="example")]}, r".example.; did you mean examples"),
         (
             {"group": [group(weighting="unifrom", most_examples=256)]},
             r"weighting: unknown value .unifrom.; did you mean uniform\?",

@@ -1,7 +1,5 @@
 """What a plan's versions will spend, and at which delta a client's own budget counts."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tensors a plan may average, and warnings if few of them train."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

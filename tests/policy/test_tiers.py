@@ -1,7 +1,5 @@
 """The memory that a shard has left for the version being made, and when it is too little."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -87,7 +87,6 @@ def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_dela
 
 
 def test_costs_of_receipts_shards_and_versions_are_told_apart() -> None:
-    """From what three federations spend, in which each has another weight."""
     control = receipts.Control(receipt=4e-3, shard=6e-3, version=0.05, share=1e-3)
     costs = {
         (shards, clients): (

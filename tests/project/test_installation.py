@@ -5,9 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
 import venv
 import zipfile
-from importlib import metadata
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
@@ -19,8 +23,85 @@ from secureps.run.new import TEMPLATES
 from tests.kits.extras_check import MISSED, THERE
 from tests.kits.installations import kept_kernels
 from tests.kits.nursery import ROOT
-from tests.kits.venvs import made, required, site_of
-from tests.project.test_docs import PROJECT
+
+# --- environments with what pip would install, made without a network -----------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+File = tuple[Path, list[str]]
+"""Of a distribution: the folder it is installed in, and the parts of a path in there."""
+
+
+def required(left_out: Collection[str] = ()) -> dict[str, Distribution]:
+    """What `pip install secureps` needs besides secureps, by normal name.
+
+    Args:
+        left_out: is not there, nor what it alone would bring.
+    """
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text), "") for text in PROJECT["dependencies"]]
+    while waiting:
+        wanted, asked_by = waiting.pop()
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": asked_by}):
+            continue
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if name in left_out:
+            continue
+        found[name] = installed = distribution(name)
+        for extra in {"", *wanted.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, extra))
+            waiting += ((Requirement(text), extra) for text in installed.requires or ())
+    return found
+
+
+@cache
+def _records() -> dict[str, list[File]]:
+    """Every file that a distribution has brought, as (root, parts), by the distribution's name."""
+    found: dict[str, list[File]] = {}
+    for each in distributions():
+        root = Path(str(each.locate_file("")))
+        lines = (each.read_text("RECORD") or "").splitlines()
+        files = [(root, line.rsplit(",", 2)[0].strip('"').split("/")) for line in lines]
+        # not the commands, nor what Python writes by itself
+        kept = [file for file in files if not {"..", "__pycache__"} & set(file[1])]
+        found.setdefault(each.metadata["Name"], kept)
+    return found
+
+
+def site_of(folder: Path) -> Path:
+    bases = {"base": str(folder), "platbase": str(folder)}
+    return Path(sysconfig.get_path("purelib", "venv", bases))
+
+
+def made(folder: Path, chosen: Mapping[str, Distribution]) -> Path:
+    """Makes an environment with these distributions and secureps; returns its Python."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = site_of(folder)
+    (site / "secureps").symlink_to(ROOT / "secureps")
+    names = {each.metadata["Name"] for each in chosen.values()}
+    others = [file for name, files in _records().items() if name not in names for file in files]
+    _link(site, [file for name in names for file in _records()[name]], others, 1)
+    return folder / "bin" / "python"
+
+
+def _link(site: Path, ours: list[File], others: list[File], depth: int) -> None:
+    """Links files, or a folder in their place where all of it is ours, and lies in one place."""
+    shared, first = {tuple(parts[:depth]) for _, parts in others}, dict[tuple[str, ...], Path]()
+    shared |= {
+        own for root, parts in ours if first.setdefault(own := tuple(parts[:depth]), root) != root
+    }
+    deeper = []
+    for root, parts in ours:
+        link = site.joinpath(*parts[:depth])
+        if tuple(parts[:depth]) in shared and len(parts) > depth:
+            link.mkdir(exist_ok=True)
+            deeper.append((root, parts))
+        elif not link.is_symlink():
+            link.symlink_to(root.joinpath(*parts[:depth]))
+    if deeper:
+        _link(site, deeper, [file for file in others if len(file[1]) > depth], depth + 1)
+
 
 # --- the wheel --------------------------------------------------------------------
 
@@ -95,17 +176,16 @@ def test_a_new_project_runs_from_an_installed_wheel(
 
 
 CHECK = ROOT / "tests" / "kits" / "extras_check.py"
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def test_an_installation_does_what_it_is_for_and_says_what_it_lacks(tmp_path: Path) -> None:
-    python = made(tmp_path / "environment", required(()))
+    python = made(tmp_path / "environment", required())
     kernels = kept_kernels(site_of(tmp_path / "environment") / "secureps", tmp_path / "kernels")
     done = subprocess.run(
         [python, "-I", CHECK, "base"],
         capture_output=True,
         text=True,
-        env={**ENVIRONMENT, "SECUREPS_KERNELS": str(kernels)},
+        env={**environment(), "SECUREPS_KERNELS": str(kernels)},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -129,28 +209,15 @@ PRIVACY = ("dp-accounting", "scipy")
 OURS = sum(path.stat().st_size for path in (ROOT / "secureps").rglob("*.*") if path.is_file())
 
 
-def needed(left_out: tuple[str, ...]) -> dict[str, int]:
-    found, wanted = dict[str, int](), list[str](PROJECT["project"]["dependencies"])
-    while wanted:
-        requirement = Requirement(wanted.pop())
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        apart = requirement.marker and not requirement.marker.evaluate({"extra": ""})
-        if apart or name in found or name in left_out:
-            continue
-        package = metadata.distribution(name)
-        found[name] = sum(file.size or 0 for file in package.files or ())
-        wanted += package.requires or []
-    return found
-
-
 def test_without_numba_and_what_counts_privacy_it_is_small() -> None:
-    found = needed((*NUMBA, *PRIVACY))
+    found = required(left_out=(*NUMBA, *PRIVACY))
     assert not {"torch", *NUMBA, *PRIVACY} & set(found), "nothing else brings them"
-    assert OURS + sum(found.values()) < MOST
+    files = (file for each in found.values() for file in each.files or ())
+    assert OURS + sum(file.size or 0 for file in files) < MOST
 
 
 def test_numba_is_asked_for_where_it_has_wheels() -> None:
-    (line,) = (each for each in PROJECT["project"]["dependencies"] if each.startswith("numba"))
+    (line,) = (each for each in PROJECT["dependencies"] if each.startswith("numba"))
     marker = Requirement(line).marker
     assert marker is not None
     machines = {

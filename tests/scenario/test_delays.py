@@ -101,6 +101,8 @@ def test_dropout_is_a_probability() -> None:
         ({"kind": "lognormal", "median": 1e16, "sigma": 1}, "delay.median must be finite and from"),
         ("fast", "must be a number"),
         (float("inf"), "must be finite"),
+        (float("nan"), "must be finite"),
+        (10**400, "must be finite"),
     ],
 )
 def test_bad_distributions_are_refused(table: object, reason: str) -> None:

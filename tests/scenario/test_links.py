@@ -3,8 +3,9 @@
 import pytest
 
 from secureps.messages.requests import GetBlock, Payload, Submit
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.submission import Receipt
 from secureps.scenario.delays import Delays, Distribution, Links
+from tests.kits.unset import unset
 
 LATENCY = 0.5
 SMALL = GetBlock(b"run", "all", 0, 0)
@@ -48,22 +49,9 @@ def test_a_link_that_was_cut_is_free() -> None:
 
 
 def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
-    receipt = Receipt(
-        run=bytes(32),
-        id=SubmissionId("client-0", "all", 0),
-        purpose="update",
-        version=0,
-        base=b"",
-        blocks=(bytes(32),) * 3,
-        root=bytes(32),
-        envelopes=(bytes(40),) * 2,
-        commitments=(bytes(16),) * 2,
-        size=0,
-        charge=None,
-        release=None,
-        unsafe=False,
-        correction=bytes(400),
-    )
+    blocks, envelopes, commitments = (bytes(32),) * 3, (bytes(40),) * 2, (bytes(16),) * 2
+    carried = {"blocks": blocks, "envelopes": envelopes, "commitments": commitments}
+    receipt = unset(Receipt, **carried, correction=bytes(400))
     seconds = links().seconds("client-0", True, Submit(receipt), 0.0)
     assert seconds == pytest.approx((3 * 32 + 2 * 40 + 2 * 16 + 400) / 100 + LATENCY)
 

@@ -1,7 +1,5 @@
 """A file of acts shows every change of an act and of the sequence."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

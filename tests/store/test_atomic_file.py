@@ -1,7 +1,5 @@
 """Files that are whole whenever they are read, and private folders."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator
@@ -54,7 +52,6 @@ def mode(path: Path) -> int:
 
 @pytest.mark.parametrize("others", [0o055, 0o050, 0o005], ids=oct)
 def test_one_that_others_could_read_is_closed(others: int, tmp_path: Path) -> None:
-    """The group counts as others."""
     state = tmp_path / "state"
     (state / "spool").mkdir(parents=True)
     (state / "spool" / "payload").write_bytes(b"x")

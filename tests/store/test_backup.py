@@ -1,7 +1,5 @@
 """Survival: a state folder that comes back older is refused, and a copy is complete or none."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable
@@ -201,7 +199,6 @@ def test_where_nobody_knows_how_far_it_came_nothing_comes_back(role: str, tmp_pa
 
 
 def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
-    """The whole folder is gone, with its height."""
     state, private = tmp_path / "state", tmp_path / "private"
     state.mkdir()
     private.mkdir()
@@ -235,7 +232,6 @@ def test_from_a_folder_that_is_half_restored_no_party_starts(tmp_path: Path) -> 
 
 
 def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
-    """Otherwise a copy would contain itself."""
     state = tmp_path / "state"
     grow(state, 2)
     for within in (state, state / "copy", state / ".." / "state" / "a" / "b"):

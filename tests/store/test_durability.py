@@ -1,7 +1,5 @@
 """All parties wait for the disk, except in a simulation."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3

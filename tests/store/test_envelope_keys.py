@@ -1,7 +1,5 @@
 """A holder's envelope keys: their files, and what is left of an erased key."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -11,10 +9,8 @@ import pytest
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.errors import KitError, PlanRefused, TermsRefused, WrongRun
-from secureps.messages.orders import Configure
+from secureps.errors import KitError, PlanRefused
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.messages.run import COORDINATOR
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.holder import HolderRules
 from secureps.roles.pinned_run import check_minimum
@@ -32,7 +28,6 @@ from secureps.store.envelope_keys import (
 from secureps.store.issuing import approve, create_kit, issue, make_keys
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import ENVELOPE
-from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench
 from tests.kits.party_kits import phrase
 from tests.kits.roles_kit import make_plan
@@ -225,70 +220,12 @@ def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: 
     assert read_served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
 
 
-def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:
-    """Otherwise a coordinator could found an old run again and have its submissions summed anew."""
-    path, bench = tmp_path / "runs", Bench()
-    public = bench.kit.public
-    order = Configure(1, bench.run, bench.placement, bench.addresses)
-    ledger = MemoryJournal()
-
-    def started(rows: MemoryJournal) -> tuple[CommitteeHolder, ServedJournal]:
-        journal = ServedJournal(rows, path)
-        rules = HolderRules(2, read_served_runs(path))
-        machine = CommitteeHolder(bench.names[0], public.roster, rules)
-        for at, record in journal.replay():
-            machine.apply(at, record)
-        return machine, journal
-
-    machine, journal = started(ledger)
-    journal.append(0.0, machine.handle(0.0, COORDINATOR, order).records)
-    machine, _ = started(MemoryJournal(ledger.rows))
-    machine.handle(0.0, COORDINATOR, order)
-    machine, _ = started(MemoryJournal())
-    step = machine.handle(0.0, COORDINATOR, order)
-    halt = last_word(machine, step)
-    assert halt.error is WrongRun
-    assert "has served this run, and its ledger is not here" in halt.reason
-    assert not machine.is_configured
-
-
-@pytest.mark.parametrize(
-    ("strict", "lenient", "reason", "insists"),
-    [
-        (
-            HolderRules(2, threshold=4),
-            HolderRules(2, threshold=3),
-            "by the plan 3 of 4 key holders open a sum together, and this party insists on 4",
-            "this party insists on 4",
-        ),
-        (
-            HolderRules(3),
-            HolderRules(2),
-            "by the plan 2 members of all may be a cohort, and this holder opens none of fewer "
-            "than 3: ask for a plan with a minimum of 3 or more in each rule, or write `minimum = "
-            "2` into this holder's file, or into its site's policy under `secureps join --hold "
-            "--site FILE`",
-            "opens none of fewer than 3",
-        ),
-    ],
-    ids=["threshold", "minimum"],
-)
-def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
-    strict: HolderRules, lenient: HolderRules, reason: str, insists: str
-) -> None:
-    """A restart does not change that."""
+@pytest.mark.parametrize("strict", [HolderRules(2, threshold=4), HolderRules(3)])
+def test_a_restarted_holder_insists_on_what_it_insisted_on(strict: HolderRules) -> None:
     bench = Bench()
-    name, roster = bench.names[0], bench.kit.public.roster
-    order = Configure(1, bench.run, bench.placement, bench.addresses)
-    machine = CommitteeHolder(name, roster, strict)
-    step = machine.handle(0.0, COORDINATOR, order)
-    halt = last_word(machine, step)
-    assert (halt.error, step.records, machine.is_configured) == (TermsRefused, [], False)
-    assert halt.reason.startswith(f"this holder takes no part in the run: {reason}")
-    pin = pinned(bench)
-    assert pin in CommitteeHolder(name, roster, lenient).handle(0.0, COORDINATOR, order).records
-    with pytest.raises(PlanRefused, match=insists):
-        CommitteeHolder(name, roster, strict).apply(0.0, pin)
+    holder = CommitteeHolder(bench.names[0], bench.kit.public.roster, strict)
+    with pytest.raises(PlanRefused, match=r"this party insists on 4|opens none of fewer than 3"):
+        holder.apply(0.0, pinned(bench))
 
 
 def test_cohorts_of_metrics_are_no_smaller_than_its_own_minimum_either() -> None:

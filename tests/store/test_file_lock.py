@@ -1,7 +1,5 @@
 """One process holds a lock: by flock, and by a made-up `msvcrt` as on Windows."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """Secrecy: a party's files are private from their first byte, whatever the umask."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Secrecy: an issuer certifies no edited, replayed, swapped or revoked request."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import stat
@@ -286,7 +284,6 @@ def rotated(issuer: Path, own: Path, name: str) -> KeyRequest:
 def test_what_was_replaced_is_not_certified_again(
     issuer: Path, home: Callable[[str], Path], asked: dict[str, KeyRequest]
 ) -> None:
-    """All earlier requests are replayed."""
     approve(issuer, list(asked.values()))
     second = rotated(issuer, home("keys-0"), "keys-0")
     third = rotated(issuer, home("keys-0"), "keys-0")

@@ -1,7 +1,5 @@
 """Journals: a contract for both kinds, and damage to the file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
@@ -171,11 +169,8 @@ class TestSqliteJournal(JournalContract):
 
 
 def read_all(path: Path) -> list[object]:
-    journal = SqliteJournal(path)
-    try:
+    with closing(SqliteJournal(path)) as journal:
         return list(journal.replay())
-    finally:
-        journal.close()
 
 
 def damaged(path: Path, *statements: str) -> str:
@@ -437,7 +432,6 @@ def test_a_host_that_slept_is_dated_anew() -> None:
 
 
 def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
-    """A standby's clock began with its process."""
     led, own = MemoryJournal(), MemoryJournal()
     DatedJournal(led, *OWNER, lambda: 6000.0).append(
         5000.0, [RoundOpened("main", 1, 0, ("c",), "")]
@@ -526,14 +520,6 @@ def killed(tmp_path: Path) -> Path:
     return folder / "journal.db"
 
 
-def rows(path: Path) -> int:
-    journal = SqliteJournal(path)
-    try:
-        return len(list(journal.replay()))
-    finally:
-        journal.close()
-
-
 def refused(path: Path) -> str:
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if _told(file)}
     with pytest.raises(DamagedStore) as caught:
@@ -560,7 +546,7 @@ def test_any_flipped_bit_of_the_log_is_noticed(killed: Path) -> None:
         assert f"and {COMMITS} rows were written" in said
         assert said.endswith("secureps restore")
     log.write_bytes(whole)
-    assert rows(killed) == COMMITS
+    assert len(read_all(killed)) == COMMITS
 
 
 def test_a_log_that_is_cut_short_or_gone_is_noticed(killed: Path) -> None:
@@ -595,7 +581,7 @@ def test_an_older_copy_is_refused(tmp_path: Path) -> None:
     path.write_bytes(older)
     assert "ends at row 1, and 2 rows were written" in refused(path)
     path.write_bytes(newer)
-    assert rows(path) == 2
+    assert len(read_all(path)) == 2
 
 
 def test_a_longer_journal_of_somebody_else_is_refused(killed: Path, tmp_path: Path) -> None:
@@ -614,7 +600,7 @@ def test_a_process_that_died_between_commit_and_height_goes_on(killed: Path) -> 
     (chain,) = base.execute("SELECT chain FROM journal WHERE seq = ?", (COMMITS - 1,)).fetchone()
     base.close()
     Height(height_path(killed), Mark(COMMITS - 1, chain)).close()
-    assert rows(killed) == COMMITS
+    assert len(read_all(killed)) == COMMITS
     last = read_height(height_path(killed))
     assert last is not None
     assert last.seq == COMMITS
@@ -687,4 +673,4 @@ def test_a_height_that_cannot_be_noted_is_the_end(
         broken.setattr(os, "fdatasync", refuse)
         with pytest.raises(OperatorError, match="cannot write: Input/output error"):
             journal.append(1.0, [Incarnated(2)])
-    assert rows(tmp_path / "journal.db") == 2
+    assert len(read_all(tmp_path / "journal.db")) == 2

@@ -1,7 +1,5 @@
 """Kits on disk: an issued kit loads, and every damage is explained."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

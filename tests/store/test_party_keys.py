@@ -1,7 +1,5 @@
 """A party's keys: made once, under a passphrase or not, and replaced."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys
@@ -37,25 +35,6 @@ def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-def modes(folder: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
-        for path in folder.rglob("*")
-    }
-
-
-def test_keys_are_made_with_their_modes(tmp_path: Path) -> None:
-    make_keys(tmp_path, "holder", "keys-0", ENVELOPE)
-    assert modes(tmp_path) == {
-        "private": 0o700,
-        "private/keys-0": 0o700,
-        "private/keys-0/identity.key": 0o600,
-        "private/keys-0/tls.key": 0o600,
-        "private/keys-0/envelope.key": 0o600,
-        "private/keys-0/envelope.pub": 0o600,
-    }
 
 
 @pytest.mark.parametrize(

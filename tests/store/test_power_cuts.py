@@ -4,8 +4,6 @@ Each test plays a writer on a disk that records its steps, and checks every fold
 between two steps may leave.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

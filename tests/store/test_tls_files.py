@@ -1,7 +1,5 @@
 """A party's TLS files that change while it runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

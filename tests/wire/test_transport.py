@@ -1,7 +1,5 @@
 """Transports in process: the contract of all transports, faults and virtual time."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ nobody trains on. Trainings draw from generators that the app seeds itself, so w
 with the same models gets the same answers.
 """
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

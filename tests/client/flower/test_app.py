@@ -1,7 +1,5 @@
 """Finding Flower apps in files and projects, and saying why one cannot be run."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models as Flower's records, and `context.state` on disk: exactly what it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

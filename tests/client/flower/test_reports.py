@@ -1,7 +1,5 @@
 """What a Flower app says beside its evaluation: of its training, and to queries of its own."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -11,13 +9,11 @@ import pytest
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError
-from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
 from tests.kits.evaluations import metrics_of
-from tests.kits.federations import small_plan
+from tests.kits.federations import small_federation, small_plan
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, initial_of, project, write
 from tests.kits.nursery import ROOT
 
@@ -55,7 +51,6 @@ def app(folder: Path, state: Path | None = None, partition: int = 2) -> FlowerTr
 
 
 def test_a_report_of_training_is_of_the_version_that_was_trained(tmp_path: Path) -> None:
-    """Of a client that is started anew before each call."""
     state = tmp_path / "state"
     start = app(tmp_path, state).parameters(1)
 
@@ -99,10 +94,8 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
         "most_examples": 60,
     }
     plan = small_plan("rlwe", versions=2, local=[], evaluation=evaluation)
-    trainers = {
-        name: app(tmp_path, tmp_path / "run" / name, i) for i, name in enumerate(client_names(6))
-    }
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    own = [tmp_path / "run" / name for name in client_names(6)]
+    simulation = small_federation(plan, tmp_path / "run", kind=lambda i: app(tmp_path, own[i], i))
     simulation.run()
     assert metrics_of(simulation) == {
         1 + at: {
@@ -146,11 +139,9 @@ def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path
     reports = {"query": bins, "query.ages": {"mean": 120.0}}
     evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": reports, "bits": 24}
     plan = small_plan("plain", versions=2, local=[], evaluation=evaluation)
-    trainers = {
-        name: script.make({"partition": i, "initial": str(initial)})
-        for i, name in enumerate(client_names(6))
-    }
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    given: list[dict[str, Setting]]
+    given = [{"partition": i, "initial": str(initial)} for i in range(6)]
+    simulation = small_federation(plan, tmp_path / "run", kind=lambda i: script.make(given[i]))
     simulation.run()
     for version in (1, 2):
         told = metrics_of(simulation)[version]

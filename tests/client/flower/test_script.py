@@ -1,7 +1,5 @@
 """Flower: unmodified Flower apps train under encryption to the same bits."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,13 +13,12 @@ import pytest
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Setting
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Malformed, NotFinite, ScriptFailed, WrongShape
 from secureps.roles.member.tasks import Contribute
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from tests.kits.federations import Tensors, same, small_plan
+from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.flower_apps import (
     CLIENT,
     CLIENT_APP,
@@ -275,12 +272,13 @@ def played(folder: Path, path: Path, cipher: str, killer: Killer) -> Tensors:
     script, own = Script(path), dict[str, Setting]()
     if path.is_dir():
         own["initial"] = initial_of(path, folder / "given" / "initial.safetensors")
-    trainers = {
-        name: script.make({"partition": i, **own}, folder / name)
-        for i, name in enumerate(client_names(6))
-    }
-    plan = small_plan(cipher, local=[], training={"lr": 0.5})
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3), killer.cost), folder)
+    plan, homes = small_plan(cipher, local=[], training={"lr": 0.5}), client_names(6)
+    simulation = small_federation(
+        plan,
+        folder,
+        kind=lambda i: script.make({"partition": i, **own}, folder / homes[i]),
+        cost=killer.cost,
+    )
     killer.simulation = simulation
     simulation.run()
     return simulation.model()

@@ -1,7 +1,5 @@
 """Flower: only a strategy as Flower has it is taken from a ServerApp; other code is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

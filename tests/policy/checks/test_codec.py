@@ -1,7 +1,5 @@
 """A plan's codec is refused, with a remedy, if its stages or the group's rule do not fit it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans are refused whose cohorts are too large for one message to a key holder."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

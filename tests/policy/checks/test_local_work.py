@@ -1,7 +1,5 @@
 """How much of its local work a client does: the rule, its clock, and the trainers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Privacy: a plan with something that no noise covers is refused."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exactness: sparse tables in row-blocks have the same bits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial

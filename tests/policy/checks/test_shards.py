@@ -1,7 +1,5 @@
 """The numbers of shards and copies that a plan may have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -31,11 +29,7 @@ def test_one_copy_is_no_part_of_the_text() -> None:
     ("scaling", "changes", "text"),
     [
         ({"most_shards": 1}, {}, "begins with shards = 2, and they are to be 1 to 1: lower it"),
-        (
-            {"least_shards": 3, "most_shards": 4},
-            {},
-            "they are to be 3 to 4: raise it, or lower scaling.l",
-        ),
+        ({"least_shards": 3, "most_shards": 4}, {}, "to be 3 to 4: raise it, or lower scaling.l"),
         ({}, {"replicas": 2}, "least_shards = 1: every block lies on 2 shards"),
     ],
 )

@@ -1,7 +1,5 @@
 """Which sparse plans are refused, and how a trainer declares the rows that it touches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Halves of a burnt cohort: whatever sums are subtracted, sums over whole leaves remain."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given, settings

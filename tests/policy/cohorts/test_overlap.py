@@ -1,7 +1,5 @@
 """Among whom a member of a sum hides: bounds on weights, and pairs of sums."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Secrecy: a client that spoils cohorts is found in a bounded number of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -88,7 +86,7 @@ class Played:
             self.isolated |= {client}
             self.state = self.state.remove_client(client)
 
-    def on(self, spoils: Callable[[Clients], Clients]) -> Played:
+    def on(self, spoils: Callable[[Clients], Clients]) -> "Played":
         """Plays until every client is in a version or isolated."""
         for _ in range(8 * len(self.clients)):
             if self.included | self.isolated == self.clients and not self.state.chooses:

@@ -1,7 +1,5 @@
 """Weights of stale updates, how they are evened out, and the sizes that clients declare."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

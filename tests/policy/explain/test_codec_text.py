@@ -1,7 +1,5 @@
 """`secureps check` says what a codec sends, and what becomes of the rest."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

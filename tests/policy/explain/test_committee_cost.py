@@ -1,7 +1,5 @@
 """The stated cost of a committee is what its code produces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A shard's predicted memory follows from the plan; `processes/test_memory.py` measures it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """For an epsilon the least noise, or the most versions, is chosen."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`secureps check` describes rules, row-blocks and scaling by the plan's numbers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Secrecy: who must collude, as `check` says, is found by trying all ways."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

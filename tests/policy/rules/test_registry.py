@@ -1,7 +1,5 @@
 """Rules whose deadline and buffer follow the load, within the plan's bounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 `tests/federation/test_stream_schedules.py` tests their promises under random schedules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from secureps.config.plan import BufferedSection, PrioritySection, SspSection

@@ -1,7 +1,5 @@
 """No cohort mixes two supports, and the rest of an older one is dropped."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.errors import Malformed

@@ -1,7 +1,5 @@
 """Rounds with quorum, deadline, extensions and a minimum cohort."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

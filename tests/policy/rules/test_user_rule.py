@@ -1,7 +1,5 @@
 """Rules: your own rule works as documented, and a faulty one ends the run in order."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib
@@ -124,10 +122,7 @@ number = 3
         ({"name": "broken:number"}, "broken:number is a int, and cannot be called"),
         ({"name": "broken:Lazy"}, "makes a Lazy without admit, decide"),
         ({"name": "broken:Rounds"}, 'wants rounds: only "sync" has them'),
-        (
-            {"name": "broken:Lazy", "settings": {"haste": 1}},
-            "cannot be made with minimum, haste: TypeError: .*haste",
-        ),
+        ({"name": "broken:Lazy", "settings": {"haste": 1}}, "cannot be made with minimum, haste"),
     ],
 )
 def test_a_class_that_makes_no_rule_is_refused(
@@ -304,11 +299,7 @@ def score(arrival):
         ({"name": "failing:Raises"}, 2, "failing:Raises: decide raised RuntimeError: the moon is"),
         ({"name": "failing:Enters"}, 0, "failing:Enters: enter answered -1"),
         ({"name": "failing:Shuts"}, 2, "failing:Shuts: admit answered False"),
-        (
-            {"name": "failing:Few"},
-            2,
-            "it closed what may not be opened: 4 members are fewer than the minimum cohort of 5",
-        ),
+        ({"name": "failing:Few"}, 2, "it closed what may not be opened: 4 members are fewer than"),
         (PRIORITY | {"score": "failing:score"}, None, "failing:score: decide raised TypeError"),
     ],
     ids=["raises", "enters", "shuts", "few", "score"],

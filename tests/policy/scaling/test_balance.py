@@ -1,7 +1,5 @@
 """Blocks move away from overloaded shards, and none moves for nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

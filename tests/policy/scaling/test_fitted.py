@@ -1,7 +1,5 @@
 """The model predicts the effect of other settings, and the best change is made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of every policy of `[scaling]`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The policy by thresholds, the one that changes nothing, and the limits of every policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

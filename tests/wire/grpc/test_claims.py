@@ -1,7 +1,5 @@
 """A signed claim is valid for one server, method, run and message."""
 
-from __future__ import annotations
-
 import dataclasses
 import queue
 from typing import Any

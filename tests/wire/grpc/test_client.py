@@ -1,7 +1,5 @@
 """gRPC clients on loopback: the contract of transports, bad input, addresses, and stalled calls."""
 
-from __future__ import annotations
-
 import gc
 import queue
 import threading

@@ -3,8 +3,6 @@
 Refused requests are counted by party and error, in bounded memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Errors travel as statuses and texts, and malformed bundles are refused."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

@@ -1,7 +1,5 @@
 """Hostile input: connections that are begun and left hold nobody up."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing

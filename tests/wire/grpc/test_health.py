@@ -1,7 +1,5 @@
 """The real servers answer a stub of grpc.health.v1 without a name and a key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import grpc

@@ -1,7 +1,5 @@
 """The length of pieces, the number of payloads at once, and stalls."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from contextlib import ExitStack

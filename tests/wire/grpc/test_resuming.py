@@ -1,7 +1,5 @@
 """Payloads over broken, silent or slow links continue where they were."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
@@ -204,7 +202,6 @@ def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: EchoSer
 
 
 def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServer) -> None:
-    """The block was requested again during its upload."""
     _, transport = link()
     message = put(os.urandom(SIZE))
     under_way = [transport.call("shard-0", message) for _ in range(2)]
@@ -339,7 +336,6 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Upl
 
 
 def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
-    """Their headers take memory too."""
     intake = Uploads(1 << 20, 1 << 20)
     for sequence in range(3 * UNFINISHED):
         for sender in "ab":

@@ -1,7 +1,5 @@
 """Hostile input: a revoked party's streams and connections end within a stated time."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Callable, Iterator

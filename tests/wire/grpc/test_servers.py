@@ -1,7 +1,5 @@
 """Servers stop in bounded time, and answer each message of a bundle."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc

@@ -1,7 +1,5 @@
 """Small messages wait for one call at a time, go together, and get separate answers."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from typing import Any

@@ -1,7 +1,5 @@
 """Secrecy: every connection is mutual TLS 1.3; other CAs, names and versions are refused."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import ssl
@@ -372,7 +370,6 @@ def bring(folder: Path, pem: bytes) -> Path:
 def test_a_key_of_ones_own_is_certified_as_it_is(
     form: PrivateFormat, kit: Path, serve: Serve, tmp_path: Path
 ) -> None:
-    """It stays the same when it is certified anew."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     own = bring(tmp_path / "own", pem_of(key, form))

@@ -1,7 +1,5 @@
 """A batch is read exactly as it was signed."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """The relay: receipts after their blocks, streams that outlive processes, and errors."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import Future
 from typing import Any

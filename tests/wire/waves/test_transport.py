@@ -1,7 +1,5 @@
 """The transport in waves: the contract of transports, and assumed answers."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 from typing import Any
