@@ -82,7 +82,7 @@ def presence(status: Status) -> dict[str, tuple[str, str]]:
     found = {COORDINATOR: (COORDINATOR, HERE)}
     for server in status.servers:
         state = HERE if server.live else AWAY if server.registered else AWAITED
-        if status_words.has_ended(server, status):
+        if status.has_ended(server):
             state = ENDED
         found[server.name] = (server.role, state)
     for member in status.members:

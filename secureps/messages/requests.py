@@ -500,6 +500,11 @@ class Status:
     move: Move | None = None
     scaling: ScalingStatus | None = None
 
+    def has_ended(self, server: ServerStatus) -> bool:
+        """True for a key holder that left after the run's end, as that of `join --hold` does."""
+        over = self.finished and not self.failure
+        return bool(over) and server.role == "holder" and server.registered and not server.live
+
 
 # --- a coordinator and its standby ------------------------------------------------
 #

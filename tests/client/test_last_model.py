@@ -12,9 +12,11 @@ from secureps.client.runner import Joining, join
 from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError, Unreachable
-from secureps.messages import orders
+from secureps.messages import orders, requests
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
-from secureps.roles.machine import WORKER, Call, Done, Halt, Say, Tick, Work
+from secureps.roles.machine import WORKER, Answered, Call, Done, Halt, Leave, Say, Tick, Work
+from secureps.roles.member.member import LATER
 from secureps.roles.member.tasks import Contribute
 from secureps.roles.member.terms import MemberSettings
 from secureps.store.checkpoint import read_metadata, read_state
@@ -151,6 +153,13 @@ def test_a_client_fails_if_no_shard_gives_it_the_last_version() -> None:
     assert halt.error is Unreachable
     assert "all 2 versions are made, but the last version could not be pulled" in halt.reason
     assert "start this client again" in halt.reason
+
+
+def test_a_client_that_leaves_early_says_when_it_can_write_the_model() -> None:
+    client = keeping()
+    client.give(WORKER, Leave("its budget is spent"))
+    end = client.give(COORDINATOR, Answered(requests.Retire("c0", "", False), requests.Noted()))
+    assert end.effects == [Say(LATER), Halt("its budget is spent")]
 
 
 def test_a_client_without_a_file_ends_at_once() -> None:

@@ -161,12 +161,6 @@ def servers(tx: Transaction) -> Servers:
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def has_ended(server: requests.ServerStatus, status: requests.Status) -> bool:
-    """True for a key holder that left after the run's end, as that of `join --hold` does."""
-    over = status.finished and not status.failure
-    return bool(over) and server.role == "holder" and server.registered and not server.live
-
-
 def _join_troubles(*troubles: str | None) -> str:
     return "; ".join(filter(None, troubles))
 

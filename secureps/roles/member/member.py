@@ -380,8 +380,11 @@ class Member:
                     return Step()
                 if self._departure.wants is OwnDeed.LEAVE:  # a restart then joins anew
                     self._write(step, OwnAct(self._departure.acted, OwnDeed.LEFT))
-                halt = self._departure.halt
-                return Step(step.records, [] if halt is None else [halt])
+                if (halt := self._departure.halt) is not None:
+                    if self._settings.last == "every" and halt.error is not TermsRefused:
+                        step.effects.append(Say(LATER))
+                    step.effects.append(halt)
+                return step
             case Answered(request, reply, length):
                 self._take_answer(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.is_pulling:
@@ -848,6 +851,8 @@ class Member:
 
 
 # --- leaving -----------------------------------------------------------------------
+
+LATER = "the last model is written after the run: start this client again when it has ended"
 
 PAUSED = "its data holder has paused it"
 LEFT = "left by its data holder's own act"

@@ -32,7 +32,6 @@ from secureps.messages.requests import (
 from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
-from secureps.roles.coordinator.status import ENDED, has_ended
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.terminal import fold_versions, move_text, reason_line, table
 from secureps.wording import counted, finite, group_by_reason, named, printable, size
@@ -233,8 +232,8 @@ def _server_rows(status: Status) -> Iterator[tuple[str, str, str]]:
 
 def _state_text(server: ServerStatus, status: Status) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
-    if has_ended(server, status):
-        state = ENDED
+    if status.has_ended(server):
+        state = "ended"
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
     state += f"; {suspicion.accusation(server.accuses)}" if server.accuses else ""
