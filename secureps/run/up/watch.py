@@ -22,14 +22,7 @@ from typing import Any
 import msgspec
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
-from secureps.messages.requests import (
-    FAILED,
-    SPENT,
-    UP,
-    CohortSteps,
-    GroupStatus,
-    Status,
-)
+from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.termination import TOO_FEW
