@@ -289,10 +289,20 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    roles = {kit.name: kit.role for kit in kits}
-    places = (request.plan.resolve(), roles, out.resolve(), request.kit.resolve())
-    own = (kits[0].ca_fingerprint, time, needs, request.holders_terms(), script, options)
-    return Batch(request.read, *places, *own, more, port, copies).files()
+    return Batch(
+        *(request.read, request.plan.resolve(), {kit.name: kit.role for kit in kits}),
+        folder=out.resolve(),
+        kit=request.kit.resolve(),
+        ca_fingerprint=kits[0].ca_fingerprint,
+        time=time,
+        needs=needs,
+        terms=request.holders_terms(),
+        script=script,
+        options=options,
+        more=more,
+        port=port,
+        copies=copies,
+    ).files()
 
 
 _SOMETHING_ELSE = re.compile(

@@ -23,12 +23,7 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.records import describe_starts
-from secureps.messages.requests import (
-    Holding,
-    MemberStatus,
-    ServerStatus,
-    Status,
-)
+from secureps.messages.requests import Holding, MemberStatus, ServerStatus, Status
 from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
@@ -204,11 +199,7 @@ def state_word(state: str) -> str:
 def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[WordTable]:
     if not status.servers and not status.shards:
         return  # the status was read from a journal, before any shard had registered
-    yield WordTable(
-        "servers",
-        ("server", "role", "state"),
-        list(_server_rows(status)),
-    )
+    yield WordTable("servers", ("server", "role", "state"), list(_server_rows(status)))
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # for a spare shard, or before there are blocks
     yield WordTable(

@@ -90,12 +90,7 @@ from secureps.store.envelope_keys import wrap_secret
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
-from secureps.wire.transport import (
-    Clock,
-    DelayOf,
-    InProcessNetwork,
-    no_delay,
-)
+from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 
 
 @dataclass(frozen=True)
@@ -423,10 +418,7 @@ class IdleClient(Worker):
     """
 
     def __init__(
-        self,
-        make: Callable[[], Made],
-        cost: Callable[[object], float],
-        told: ToldOfHolders,
+        self, make: Callable[[], Made], cost: Callable[[object], float], told: ToldOfHolders
     ) -> None:
         self._make = make
         self._cost = cost
@@ -439,10 +431,6 @@ class IdleClient(Worker):
         self._wakes_at: float | None = None
         self._run = b""
         """The run's id, once the client takes part."""
-
-    @property
-    def is_awake(self) -> bool:
-        return self._made is not None
 
     @property
     def _is_asleep(self) -> bool:

@@ -151,8 +151,8 @@ def test_no_party_takes_the_place_of_the_servers() -> None:
     plan = load_plan(deployed() / "plan.toml")
     run, kit = Path("/shared/run"), Path("/shared/kit")
     parties: dict[str, Role] = {"coordinator": "coordinator", "coordinator-2": "shard"}
-    own = (run, kit, "ab" * 32, "1:00:00", {"coordinator": 1})
-    batch = Batch(plan, Path("/shared/plan.toml"), parties, *own)
+    own = (run, kit, "ab" * 32, "1:00:00")
+    batch = Batch(plan, Path("/shared/plan.toml"), parties, *own, needs={"coordinator": 1})
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
         replace(batch, parties={"aggregator": "client"}).files()
     chosen = (
