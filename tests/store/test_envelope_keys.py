@@ -249,7 +249,7 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
     halt = last_word(machine, step)
     assert halt.error is WrongRun
     assert "has served this run, and its ledger is not here" in halt.reason
-    assert not machine.is_configured
+    assert not machine.is_pinned
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
     machine = CommitteeHolder(name, roster, strict)
     step = machine.handle(0.0, COORDINATOR, order)
     halt = last_word(machine, step)
-    assert (halt.error, step.records, machine.is_configured) == (TermsRefused, [], False)
+    assert (halt.error, step.records, machine.is_pinned) == (TermsRefused, [], False)
     assert halt.reason.startswith(f"this holder takes no part in the run: {reason}")
     pin = pinned(bench)
     assert pin in CommitteeHolder(name, roster, lenient).handle(0.0, COORDINATOR, order).records

@@ -440,7 +440,7 @@ class Shard:
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
         always = orders.Configure | orders.RosterChanged
-        if not isinstance(order, always) and not self.state.founded:
+        if not isinstance(order, always) and not self.state.is_pinned:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
             case orders.Configure():
@@ -470,7 +470,7 @@ class Shard:
                 assert_never(order)
 
     def _configure(self, step: Step, order: orders.Configure) -> None:
-        if not self.state.founded:
+        if not self.state.is_pinned:
             check_run(order.run, order.placement, self._roster)
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(wrong_run(self._name, self.state.run, order.run.id))
@@ -478,7 +478,7 @@ class Shard:
         if halts := self._limit.refusal(self._name, pins):
             step.effects += halts
             return
-        if not self.state.founded:
+        if not self.state.is_pinned:
             self._write(step, replace(pins, coming=None))
         known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
         if known.must_wait(*placements):  # told again once it has the newer roster
