@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.crypto.cipher import Opening
 from secureps.crypto.sharing import parse_vector
 from secureps.errors import Conflict, Malformed
 from secureps.messages.coordinator_records import CohortReopened, OpeningFailed
@@ -55,12 +54,8 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
         tx.write(said)
     if replaced and group.phase is Phase.HOLDING:  # others may have disagreed with its old sums
         commit.hold_again(tx, group)
-    if group.phase is not Phase.OPENING:
-        return
-    if tx.plan.opening is Opening.NOTHING:
-        commit.record_opening(tx, group, ())
-    else:
-        commit.open_again(tx, group)
+    if group.phase is Phase.OPENING:
+        commit.open_held(tx, group)
 
 
 def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:

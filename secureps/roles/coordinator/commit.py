@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from secureps.crypto.cipher import Opening
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.requests import Prepared
@@ -116,6 +117,14 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     shards = () if opening.has_committee(tx.plan) else sorted(making.held)
     held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
+
+
+def open_held(tx: Transaction, group: GroupState) -> None:
+    """Opens the cohort that every shard holds; in the clear there is nothing to open."""
+    if tx.plan.opening is Opening.NOTHING:
+        record_opening(tx, group, ())
+    else:
+        open_again(tx, group)
 
 
 def open_again(tx: Transaction, group: GroupState) -> None:

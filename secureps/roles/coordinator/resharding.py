@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from secureps.crypto.cipher import Opening
 from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
@@ -375,9 +374,7 @@ def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
 def _repeat_step(tx: Transaction, group: GroupState) -> None:
     if group.phase is Phase.HOLDING:
         commit.hold_again(tx, group)
-    elif group.phase is Phase.OPENING and tx.plan.opening is Opening.NOTHING:
-        commit.record_opening(tx, group, ())
     elif group.phase is Phase.OPENING:
-        commit.open_again(tx, group)
+        commit.open_held(tx, group)
     elif group.phase is Phase.PREPARING:
         tx.tell_shards(group.name, lambda blocks: commit.make_prepare(tx, group, blocks))
