@@ -275,10 +275,15 @@ def dismiss(tx: Transaction, shard: str) -> None:
 # --- reports of shards ------------------------------------------------------------
 
 
-def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
+def take_prepared(tx: Transaction, event: Prepared) -> None:
     """Notes that a shard has all its blocks by the coming placement, with the updates for them."""
     coming, shard = tx.federation.coming, event.shard
-    if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
+    group = tx.federation.groups.get(event.group)
+    if (
+        coming is None
+        or group is None
+        or (event.epoch, event.version) != (coming.epoch, group.version)
+    ):
         return  # its version or placement is past
     if event.scale is not None or event.total:  # unchecked fields would fill the journal
         raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
