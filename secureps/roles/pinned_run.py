@@ -110,10 +110,33 @@ class Pinned:
         return Place(self.run.id, group, self.layout.digest, self.layout.group(group).full)
 
 
-def demand_founded(pinned: Pinned | None, party: str) -> Pinned:
-    if pinned is None:
-        raise NotReady(f"{party} waits for the run to be founded")
-    return pinned
+class PinnedParty:
+    """A party that takes part in one run, once it has heard of that run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._pinned: Pinned | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned is not None
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run; NotReady before it is founded."""
+        if self._pinned is None:
+            raise NotReady(f"{self.name} waits for the run to be founded")
+        return self._pinned
+
+    @property
+    def run(self) -> bytes:
+        """The run's id; empty before it is founded."""
+        return b"" if self._pinned is None else self._pinned.run.id
+
+    @property
+    def record(self) -> tuple[RunPinned, ...]:
+        """The record of the run; none before it is founded."""
+        return () if self._pinned is None else (self._pinned.record,)
 
 
 def describe_behind(party: str, placement: Placement) -> Say:

@@ -101,9 +101,9 @@ def make_holder(
     """Makes a key holder; ConfigError if it is one of bfv and that extra is not installed."""
     if isinstance(secret, EnvelopeKeys):
         member = CommitteeHolder(name, kit.roster, rules)
-        committee_worker = CommitteeWorker(member, name, identity, secret)
+        committee_worker = CommitteeWorker(member, identity, secret)
         return Executor(name, member, stores.journal, around, committee_worker)
     refuse_unsealable(Opening.HOLDER)
     machine = BfvHolder(name, kit.roster, rules)
-    worker = BfvWorker(machine, identity, name, secret, stores.spool)
+    worker = BfvWorker(machine, identity, secret, stores.spool)
     return Executor(name, machine, stores.journal, around, worker)

@@ -41,11 +41,9 @@ class CommitteeWorker(Worker):
     It takes no payloads: a holder that had a ciphertext too could open it.
     """
 
-    def __init__(
-        self, machine: CommitteeHolder, name: str, identity: Identity, keys: EnvelopeKeys
-    ) -> None:
+    def __init__(self, machine: CommitteeHolder, identity: Identity, keys: EnvelopeKeys) -> None:
         self._machine = machine
-        self._name = name
+        self._name = machine.name
         self._identity = identity
         self._keys = keys
 
@@ -137,11 +135,11 @@ class BfvWorker(Worker):
     """The worker of the holder of a bfv key; `secret` never leaves this process."""
 
     def __init__(
-        self, machine: BfvHolder, identity: Identity, name: str, secret: Secret, spool: Spool
+        self, machine: BfvHolder, identity: Identity, secret: Secret, spool: Spool
     ) -> None:
         self._machine = machine
         self._identity = identity
-        self._name = name
+        self._name = machine.name
         self._secret = secret
         self._spool = spool
         self._opener: Opener | None = None

@@ -78,7 +78,6 @@ class Lead(Executor):
         worker: Worker,
     ) -> None:
         super().__init__(COORDINATOR, machine, journal, around, worker)
-        self._rows = journal
         self._standby = b""
         self._follows = False
         self._unconfirmed = False
@@ -92,13 +91,13 @@ class Lead(Executor):
     # --- effects wait -------------------------------------------------------------
 
     def _act(self, handled: Handled) -> None:
-        if self._asks is not None and self._rows.mark.seq > self._asks[0].seq:
+        if self._asks is not None and self._journal.mark.seq > self._asks[0].seq:
             self._answer_rows(self._asks[1])
         for _, step in handled:
             for end in [effect for effect in step.effects if isinstance(effect, Halt)]:
                 self._halt(end)  # stop at once; do not wait for the standby
-        if self._held or (self._follows and self._has < self._rows.mark.seq):
-            self._held.append((self._rows.mark.seq, handled))
+        if self._held or (self._follows and self._has < self._journal.mark.seq):
+            self._held.append((self._journal.mark.seq, handled))
         else:
             super()._act(handled)
 
@@ -109,7 +108,7 @@ class Lead(Executor):
     def _compact(self) -> None:
         """Compacts, unless a standby that follows lacks a row that would be archived."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
-        if self._has >= self._rows.fold_mark.seq or away:
+        if self._has >= self._journal.fold_mark.seq or away:
             super()._compact()
 
     # --- the standby --------------------------------------------------------------
@@ -128,7 +127,7 @@ class Lead(Executor):
             raise Busy("another standby follows this coordinator: end one of them", AWAY)
         mark, now = Mark(message.seq, message.chain), self._loop.now()
         try:
-            rows = self._rows.read_after(mark, ROWS)
+            rows = self._journal.read_after(mark, ROWS)
         except Conflict:
             rows = ()
             mark = Mark(-1, b"")
@@ -137,7 +136,7 @@ class Lead(Executor):
             self._answer_part(message, answer)
             return
         self._copy = None
-        if not 0 <= mark.seq <= self._rows.mark.seq:
+        if not 0 <= mark.seq <= self._journal.mark.seq:
             raise Conflict(
                 "this standby's journal has rows that the coordinator's does not have: the "
                 "coordinator's folder is an older copy, and then secureps takeover goes on with "
@@ -172,20 +171,20 @@ class Lead(Executor):
 
         if self._copying is None:
             self._copy = None  # two copies would take much memory
-            self._copying = self._offload(partial(self._copy_journal, self._rows.mark))
+            self._copying = self._offload(partial(self._copy_journal, self._journal.mark))
         self._copying.add_done_callback(made)
 
     def _is_usable(self, copy: Copy, message: Follow) -> bool:
         if message.have:
             return False
         try:
-            self._rows.read_after(copy.row, 1)
+            self._journal.read_after(copy.row, 1)
         except (Conflict, Refused):
             return False
         return True
 
     def _copy_journal(self, row: Mark) -> Copy:
-        whole = self._rows.serialize()
+        whole = self._journal.serialize()
         return Copy(row, payload_digest(whole), whole)
 
     def _finish_copy(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
@@ -209,7 +208,7 @@ class Lead(Executor):
         if self._asks is not None and self._asks[1] is answer:
             mark, _ = self._asks
             self._asks = None
-            self._settle(answer, Rows(self._rows.read_after(mark, ROWS)))
+            self._settle(answer, Rows(self._journal.read_after(mark, ROWS)))
 
     def hear(self, record: Record) -> None:
         super().hear(record)

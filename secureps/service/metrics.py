@@ -243,9 +243,9 @@ def _is_ready(machine: Machine) -> bool:
     """True if a started machine can do its work; a shard or holder needs a run for that."""
     match machine:
         case Shard():
-            return machine.state.founded
+            return machine.state.is_pinned
         case Holder():
-            return machine.is_configured
+            return machine.is_pinned
     return True
 
 

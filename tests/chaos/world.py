@@ -209,9 +209,9 @@ class World(Simulation):
         """Whether this is a server's machine that takes part in a run."""
         match machine:
             case Shard():
-                return machine.state.founded
+                return machine.state.is_pinned
             case Holder():
-                return machine.is_configured
+                return machine.is_pinned
         return False
 
     def _error(self, name: str) -> type[BaseException] | None:
@@ -230,7 +230,7 @@ class World(Simulation):
         shards = [self.parties[name] for name in placed if name in self.parties]
         return all(
             shard.halted.done()
-            or not shard.machine.state.founded
+            or not shard.machine.state.is_pinned
             or shard.machine.state.pinned.placement == pinned.placement
             for shard in shards
             if isinstance(shard.machine, Shard) and pinned is not None
@@ -528,6 +528,6 @@ class World(Simulation):
 
 
 def _has_model(shard: Shard, versions: dict[str, int]) -> bool:
-    return shard.state.founded and all(
+    return shard.state.is_pinned and all(
         version in shard.state.group(group).states for group, version in versions.items()
     )

@@ -59,7 +59,7 @@ def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> 
     assert len(sealed) >= 3
     assert all(len(numbers) == len(simulation._kit.secrets) for numbers in sealed)
     for holder, keys in simulation._kit.secrets.items():
-        number = machine(simulation, holder)._ledger.known.keys.number
+        number = machine(simulation, holder).known.keys.number
         assert number >= 3
         assert isinstance(keys, EnvelopeKeys)
         assert keys.newest == number

@@ -289,7 +289,7 @@ def test_who_was_away_while_two_rosters_came_hears_of_both(away: str, tmp_path: 
     play.start(COMES)
     play.start(away)
     machine: Any = play.parties[away].machine
-    follower = machine._ledger.follower if away == "holder-0" else machine._follower
+    follower = machine.follower if away == "holder-0" else machine._follower
     play.run()
     assert not differing(play, seed=3, points=2), "rosters that came are part of a fold"
     for committee in play.coordinator.federation.committees:

@@ -207,7 +207,7 @@ class Holder:
         self.machine = CommitteeHolder(name, public.roster, rules)
         own = bench.kit.identities[name]
         self.keys = secret
-        self.worker = CommitteeWorker(self.machine, name, own, secret)
+        self.worker = CommitteeWorker(self.machine, own, secret)
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 

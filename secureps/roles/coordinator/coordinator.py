@@ -12,8 +12,8 @@ What happens to one update:
     received   `membership.submit` checks the receipt, and journals it with its privacy charge
     examined   `envelopes.examine` has key holders look into the receipt's envelopes
     closed     `scheduler` asks the rule (`policy.rules`), and `commit.close` journals the cohort
-    held       `answers.take_held` notes each shard that has added the cohort's blocks
-    opened     `answers.take_key_share` keeps shares; `commit.try_answers` tries the sums of keys
+    held       `commit.take_held` notes each shard that has added the cohort's blocks
+    opened     `commit.take_key_share` keeps shares; `commit.try_answers` tries the sums of keys
                that they give
     committed  `commit.take_prepared` journals the version when all shards have made it
     burnt      `commit.burn` ends a cohort that nobody can open; `recovery` chooses who follows
@@ -53,7 +53,6 @@ from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held, SubmissionId
 from secureps.policy.plan import different_keys
 from secureps.roles.coordinator import (
-    answers,
     checkpointing,
     commit,
     envelopes,
@@ -342,7 +341,9 @@ class Coordinator(Seat):
                 if self._settings.roster.find(party).role == "client":
                     membership.take_lost(tx, party, ids)
                 else:
-                    answers.take_missing(tx, event)
+                    commit.take_missing(tx, event)
+            case requests.Prepared(epoch=epoch) if epoch:
+                resharding.take_prepared(tx, event)
             case requests.Examined():
                 envelopes.take_examination(tx, tx.group(event.group), event)
             case requests.Telemetry():
@@ -652,13 +653,13 @@ TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
     requests.Withdraw: membership.withdraw,
     requests.Retire: membership.retire,
     Evaluated: membership.take_evaluation,
-    requests.Spoilt: answers.take_spoilt,
-    requests.Prepared: answers.take_prepared,
-    requests.Checkpointed: answers.take_checkpointed,
-    requests.Opened: answers.take_opened,
-    requests.OpenRefused: answers.take_refusal,
-    requests.KeyShare: answers.take_key_share,
-    Held: answers.take_held,
+    requests.Spoilt: commit.take_spoilt,
+    requests.Prepared: commit.take_prepared,
+    requests.Checkpointed: commit.take_checkpointed,
+    requests.Opened: commit.take_opened,
+    requests.OpenRefused: commit.take_refusal,
+    requests.KeyShare: commit.take_key_share,
+    Held: commit.take_held,
     EnvelopeKeyAnnounced: envelopes.take_key,
 }
 """Requests that need nothing but the transaction."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from secureps.crypto.cipher import Opening
 from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
@@ -276,10 +275,15 @@ def dismiss(tx: Transaction, shard: str) -> None:
 # --- reports of shards ------------------------------------------------------------
 
 
-def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
+def take_prepared(tx: Transaction, event: Prepared) -> None:
     """Notes that a shard has all its blocks by the coming placement, with the updates for them."""
     coming, shard = tx.federation.coming, event.shard
-    if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
+    group = tx.federation.groups.get(event.group)
+    if (
+        coming is None
+        or group is None
+        or (event.epoch, event.version) != (coming.epoch, group.version)
+    ):
         return  # its version or placement is past
     if event.scale is not None or event.total:  # unchecked fields would fill the journal
         raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
@@ -375,9 +379,7 @@ def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
 def _repeat_step(tx: Transaction, group: GroupState) -> None:
     if group.phase is Phase.HOLDING:
         commit.hold_again(tx, group)
-    elif group.phase is Phase.OPENING and tx.plan.opening is Opening.NOTHING:
-        commit.record_opening(tx, group, ())
     elif group.phase is Phase.OPENING:
-        commit.open_again(tx, group)
+        commit.open_held(tx, group)
     elif group.phase is Phase.PREPARING:
         tx.tell_shards(group.name, lambda blocks: commit.make_prepare(tx, group, blocks))

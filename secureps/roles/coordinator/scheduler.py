@@ -96,7 +96,6 @@ def _advance_group(tx: Transaction, group: GroupState, paused: str) -> float | N
 
 
 def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
-    yield Wait(None, tx.reasons.get(group.name, ""))
     envelopes.give_up_lost(tx, group)
     envelopes.leave_out_doubted(tx, group)
     if paused and _is_between(tx, group):

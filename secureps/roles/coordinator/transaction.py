@@ -417,7 +417,6 @@ class Transaction:
         watchers: parties whose stream of orders is open; only for reading.
         sessions: what else this incarnation knows of the parties that are here.
         cache: answers from earlier transactions.
-        reasons: what groups wait for since this event, by name.
         quiet: the event moves no group, so the next look at them may wait.
     """
 
@@ -430,7 +429,6 @@ class Transaction:
     watchers: Names
     sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
-    reasons: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
     step: Step = field(default_factory=Step)
 

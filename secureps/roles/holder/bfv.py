@@ -9,7 +9,7 @@ from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open, Task
 from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
 from secureps.messages.submission import BlockHeader, Cohort
-from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
+from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -51,7 +51,7 @@ class BfvHolder(Holder):
     """The machine of a key holder of the bfv cipher, which decrypts the sums themselves."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
-        super().__init__(HolderLedger(name, roster, rules))
+        super().__init__(name, roster, rules)
         self._progress: dict[Name, Opening] = {}
 
     def handle_own(self, sender: str, event: Event) -> Step:
@@ -134,9 +134,9 @@ class BfvHolder(Holder):
         order = self._openings.pop((group, cohort))
         sent = tuple(header.key for header in opening.headers.values())
         sums = tuple(opening.headers[b].digest for b in sorted(opening.blocks))
-        name, figures = self._ledger.name, (Figure("opening_seconds", opening.seconds),)
+        name, figures = self.name, (Figure("opening_seconds", opening.seconds),)
         step = Step(effects=[Work(Prune(sent))])
-        step.tell(Opened(name, group, cohort, sums, self._ledger.about(order)))
+        step.tell(Opened(name, group, cohort, sums, self.about(order)))
         step.tell(Telemetry(name, group, order.cohort.version, figures))
         return step
 

@@ -14,7 +14,7 @@ from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
+from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
 from secureps.roles.machine import WORKER, Answered, Call, Done, Effect, Event, Failed, Step, Work
 
 
@@ -37,7 +37,7 @@ class CommitteeHolder(Holder):
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
-        super().__init__(HolderLedger(name, roster, rules, blind=True))
+        super().__init__(name, roster, rules, blind=True)
         self._announcing = False
         self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
@@ -46,25 +46,25 @@ class CommitteeHolder(Holder):
 
     def resume(self, now: float) -> Step:
         step = super().resume(now)
-        if self._ledger.known.keys.least:
-            self._erase_files(step, self._ledger.known.keys.least)
+        if self.known.keys.least:
+            self._erase_files(step, self.known.keys.least)
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Handles one event, then announces a new key and erases old ones if it is time."""
         step = super().handle(now, sender, event)
-        if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
-            step.tell(self._ledger.known.keys.announced)  # it may not have reached the coordinator
-        if self.is_configured:
-            unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._ledger.known.keys.overdue_below(unix))
+        if isinstance(event, Configure) and self.known.keys.announced is not None:
+            step.tell(self.known.keys.announced)  # it may not have reached the coordinator
+        if self.is_pinned:
+            unix, section = self.follower.unix, self.pinned.plan.section.cipher
+            self._erase(step, self.known.keys.overdue_below(unix))
             over = isinstance(event, Finish) and not event.failure  # a failed run may be resumed
             if over and sender == COORDINATOR:  # erase all keys, even one that is being made
-                self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
-            due = self._ledger.known.keys.number_to_announce(section, unix)
+                self._erase(step, self.known.keys.number + 1 + self._announcing)
+            due = self.known.keys.number_to_announce(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
-                step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
+                step.effects.append(Work(AnnounceKey(due, self.known.keys.least)))
         return step
 
     def handle_own(self, sender: str, event: Event) -> Step:
@@ -82,17 +82,17 @@ class CommitteeHolder(Holder):
             case Examine() if sender == COORDINATOR:
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
-                step = self._ledger.obey(incarnation)
-                self._erase(step, min(below, self._ledger.known.keys.number))
+                step = self.obey(incarnation)
+                self._erase(step, min(below, self.known.keys.number))
                 return step
         return super().handle_own(sender, event)
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
-        return self._ledger.known.keys.announced
+        return self.known.keys.announced
 
     def committee(self, digest: bytes | None) -> Committee:
-        return self.pinned.plan.committee(self._ledger.committee(digest))
+        return self.pinned.plan.committee(self.names_of(digest))
 
     def begin(self, order: Open) -> list[Effect]:
         return [Work(order)]
@@ -112,18 +112,18 @@ class CommitteeHolder(Holder):
 
     def _open(self, order: Open) -> Step:
         if name_of(order.cohort) in self._refusals:  # the refusal follows soon
-            return self._ledger.obey(order.incarnation)
+            return self.obey(order.incarnation)
         return super()._open(order)
 
     def _examine(self, order: Examine) -> Step:
-        step, receipt = self._ledger.obey(order.incarnation), order.receipt
-        if not self.is_configured:
+        step, receipt = self.obey(order.incarnation), order.receipt
+        if not self.is_pinned:
             return step
         try:
-            self._ledger.check_author(receipt)
-            self._ledger.committee(receipt.committee)
+            self.check_author(receipt)
+            self.names_of(receipt.committee)
         except SecurepsError as error:
-            step.tell(Examined(self._ledger.name, receipt.id, str(error), receipt.digest))
+            step.tell(Examined(self.name, receipt.id, str(error), receipt.digest))
             return step
         self._asked[receipt.id] += 1
         step.effects.append(Work(order))
@@ -153,16 +153,16 @@ class CommitteeHolder(Holder):
 
     def _record_key(self, announced: EnvelopeKeyAnnounced) -> Step:
         self._announcing = False
-        step, unix = Step(), self._ledger.follower.unix
-        self._ledger.write(step, KeyReplaced(announced, unix or 0.0))
+        step, unix = Step(), self.follower.unix
+        self.write(step, KeyReplaced(announced, unix or 0.0))
         step.tell(announced)
         return step
 
     def _erase(self, step: Step, below: int) -> None:
         """Journals that keys are erased before their files go."""
-        if below > self._ledger.known.keys.least:
-            self._ledger.write(step, KeysErased(below))
+        if below > self.known.keys.least:
+            self.write(step, KeysErased(below))
             self._erase_files(step, below)
 
     def _erase_files(self, step: Step, below: int) -> None:
-        step.effects.append(Work(EraseKeys(self._ledger.known.incarnation, below)))
+        step.effects.append(Work(EraseKeys(self.known.incarnation, below)))

@@ -103,9 +103,9 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import (
     Pinned,
+    PinnedParty,
     check_minimum,
     check_run,
-    demand_founded,
     describe_behind,
 )
 from secureps.roles.roster_follower import RosterFollower
@@ -126,164 +126,6 @@ LAST_WORD = 5.0
 
 def name_of(cohort: Cohort) -> Name:
     return cohort.group, cohort.number
-
-
-class Holder(ABC):
-    """The machine of a key holder."""
-
-    def __init__(self, ledger: HolderLedger) -> None:
-        self._ledger = ledger
-        self._disk = DiskReports(ledger.name)
-        self.report_trouble = self._disk.report_trouble
-        self._openings: dict[Name, Open] = {}
-        self._watches = False
-        self._end: tuple[Trouble, Halt] | None = None
-        self._until = math.inf
-
-    # --- Machine ------------------------------------------------------------------
-
-    def apply(self, at: float, record: Record) -> None:
-        self._ledger.apply(record)
-
-    def make_fold(self) -> Fold:
-        return self._ledger.make_fold()
-
-    def unfold(self, fold: Fold) -> None:
-        self._ledger.unfold(fold)
-
-    def resume(self, now: float) -> Step:
-        self._watches = False
-        step = Step(effects=[Call(COORDINATOR, self._ledger.register())])
-        if self.is_configured:
-            self._ledger.follower.resume(step)
-        return step
-
-    def wake(self) -> float | None:
-        return None if self._end is None else self._until
-
-    def subscription(self) -> Subscribe:
-        own = self._ledger.follower.roster
-        return Subscribe(self._ledger.name, (), own.number, own.expires)
-
-    def inspect(self, sender: str, message: Request) -> bool:
-        raise Malformed("a key holder takes no payloads")
-
-    def handle(self, now: float, sender: str, event: Event) -> Step:
-        before = self._ledger.known.incarnation
-        try:
-            step = self._dispatch(now, sender, event)
-        except SecurepsError:
-            self._ledger.known.incarnation = before  # nothing of it is on record
-            raise
-        if any(isinstance(record, Incarnated) for record in step.records):
-            # the coordinator waits to hear that its incarnation is obeyed
-            step.effects.append(Call(COORDINATOR, self._ledger.register()))
-        return step
-
-    def _dispatch(self, now: float, sender: str, event: Event) -> Step:
-        if self._end is not None:
-            last, halt = self._end
-            over = isinstance(event, Answered | Failed) and event.request == last
-            return Step(effects=[halt] if over or now >= self._until else [])
-        match event:
-            case Answered(Trouble()):
-                return Step(effects=self._disk.repeat_if_stale(event.request))
-            case Answered(Register()):
-                watches, self._watches = self._watches, True
-                return Step(effects=[] if watches else [Watch()])
-            case Failed(Register() as said) if said != self._ledger.register():
-                # It was sent before a cohort was opened, so it looked like an older ledger.
-                return Step(effects=[Call(COORDINATOR, self._ledger.register())])
-            case Failed(Register() | Subscribe(), error):
-                text = f"the coordinator refuses this holder: {error}"
-                return Step(effects=[Halt(text, type(error))])
-            case WatchLost():
-                return self.resume(now)
-            case Finish(_, reason, failure) if sender == COORDINATOR:
-                return Step(effects=[Say(f"{FAILED if failure else OVER}: {reason}")])
-            case Finish() | Tick():
-                return Step()
-            case KitRead() if sender == WORKER:
-                read = Step()
-                newer = self._ledger.follower.read(read, event)
-                return read.watch_if(newer or self._ledger.follower.take_recovery())
-            case RosterChanged(incarnation, text) if sender == COORDINATOR:
-                obeyed = self._ledger.obey(incarnation)
-                return obeyed.watch_if(self._ledger.follower.follow(obeyed, text))
-            case WorkFailed(task, error):
-                return self._take_failed_work(task, error)
-            case Configure() if sender == COORDINATOR:
-                before = self._ledger.placement
-                try:
-                    configured = self._ledger.configure(event)
-                except (WrongRun, PlanRefused, ConfigError) as error:
-                    return self._refuse(now, error)
-                if before != self._ledger.placement:  # a shard that left does not answer any more
-                    self._openings.clear()
-                return configured
-            case Open() if sender == COORDINATOR:
-                return self._open(event)
-        return self.handle_own(sender, event)
-
-    @property
-    def is_configured(self) -> bool:
-        return self._ledger.is_configured
-
-    @property
-    def pinned(self) -> Pinned:
-        return self._ledger.pinned
-
-    # --- for subclasses -------------------------------------------------------------
-
-    @abstractmethod
-    def handle_own(self, sender: str, event: Event) -> Step:
-        """Handles an event that only this kind of holder takes."""
-        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
-
-    @abstractmethod
-    def begin(self, order: Open) -> list[Effect]:
-        """Returns the effects that begin to open a cohort; SecurepsError if it cannot be opened."""
-
-    @abstractmethod
-    def cohort_of(self, task: Task) -> Name | None:
-        """Returns the cohort that a task helps to open; None for any other task."""
-
-    def give_up(self, name: Name, reason: str) -> Step:
-        """Tells the coordinator why this holder does not open a cohort."""
-        return Step(effects=[self._ledger.refusal(self._openings.pop(name), reason)])
-
-    # --- orders -------------------------------------------------------------------
-
-    def _refuse(self, now: float, error: SecurepsError) -> Step:
-        """Tells the coordinator that this holder takes no part, and ends it."""
-        why = f"takes no part in the run: {error}"
-        said = Trouble(self._ledger.name, why)
-        self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
-        return Step(effects=[Call(COORDINATOR, said)])
-
-    def _open(self, order: Open) -> Step:
-        step, cohort = self._ledger.obey(order.incarnation), order.cohort
-        if not self.is_configured or name_of(cohort) in self._openings:
-            return step
-        if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
-            return step  # asked again after a newer roster, or once its calendar is set right
-        try:
-            self._ledger.check(order)
-            effects = self.begin(order)
-        except SecurepsError as error:
-            step.effects.append(self._ledger.refusal(order, error))
-            return step
-        self._ledger.release(step, order)
-        self._openings[name_of(cohort)] = order
-        step.effects += effects
-        return step
-
-    def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
-        """Gives up a cohort if a client is to blame; any other error ends this holder."""
-        name = self.cohort_of(task)
-        if name is not None and isinstance(error, ClientError | Refused):
-            return self.give_up(name, str(error)) if name in self._openings else Step()
-        return Step(effects=[Halt(str(error), type(error))])
 
 
 # --- ledger ------------------------------------------------------------------------
@@ -436,22 +278,21 @@ class HolderRules:
     threshold: int | None = None
 
 
-class HolderLedger:
+class HolderLedger(PinnedParty):
     """The state of a key holder that survives a restart, and its conditions for opening.
 
     A `blind` holder, one of a committee, does not see what its shares open.
     """
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
-        self.name = name
+        super().__init__(name)
         self._blind = blind
         self.follower = RosterFollower(roster)
         self._rules = rules
-        self._pinned: Pinned | None = None
         self.known = HolderFold()
         self._verified: dict[bytes, None] = {}
 
-    def apply(self, record: Record) -> None:
+    def apply(self, at: float, record: Record) -> None:
         match record:
             case Incarnated(number):
                 self.known.incarnation = number
@@ -470,12 +311,11 @@ class HolderLedger:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
     def make_fold(self) -> Fold:
-        run = () if self._pinned is None else (self._pinned.record,)
-        return Fold((*run, *self.follower.records), to_plain(self.known))
+        return Fold((*self.record, *self.follower.records), to_plain(self.known))
 
     def unfold(self, fold: Fold) -> None:
         for record in fold.records:
-            self.apply(record)
+            self.apply(0.0, record)
         self.known = from_plain(HolderFold, fold.state)
 
     def _apply_released(self, record: CohortReleased) -> None:
@@ -512,27 +352,18 @@ class HolderLedger:
 
     def write(self, step: Step, record: HolderRecord) -> None:
         step.records.append(record)
-        self.apply(record)
+        self.apply(0.0, record)
 
     # --- the run ------------------------------------------------------------------
-
-    @property
-    def is_configured(self) -> bool:
-        return self._pinned is not None
 
     @property
     def placement(self) -> int:
         return 0 if self._pinned is None else self._pinned.placement.epoch
 
-    @property
-    def pinned(self) -> Pinned:
-        return demand_founded(self._pinned, self.name)
-
     def register(self) -> Register:
         """Makes the registration, with the newest cohort of each group that this holder opened."""
-        run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
-        return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
+        return Register(self.name, "", 1.0, self.known.incarnation, self.run, reached)
 
     def obey(self, incarnation: int) -> Step:
         """Begins an order's step, and journals a newer incarnation; Fenced for an older one."""
@@ -647,13 +478,13 @@ class HolderLedger:
         if any(receipt.committee != cohort.committee for receipt in receipts):
             raise Refused("its members are sealed for different key holders")
         if self._blind:
-            self.committee(cohort.committee)
+            self.names_of(cohort.committee)
             self.follower.demand_unexpired(cohort.committee)
             self.known.check_span(cohort, self.follower.number_of)
 
-    def committee(self, digest: bytes | None) -> tuple[str, ...]:
+    def names_of(self, committee: bytes | None) -> tuple[str, ...]:
         """Returns the names of a committee's holders."""
-        holders = self.follower.newest_with(digest).holders()
+        holders = self.follower.newest_with(committee).holders()
         names = tuple(holder.name for holder in holders)
         if self.name not in names:
             raise Refused(f"{self.name} is none of these key holders: {named(names)}")
@@ -741,3 +572,147 @@ class HolderLedger:
 
 def _digest(held: tuple[Held, ...]) -> bytes:
     return digest("secureps-held-sums", *map(canonical, held)) if held else b""
+
+
+# --- machine -----------------------------------------------------------------------
+
+
+class Holder(HolderLedger, ABC):
+    """The machine of a key holder."""
+
+    def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
+        super().__init__(name, roster, rules, blind)
+        self._disk = DiskReports(name)
+        self.report_trouble = self._disk.report_trouble
+        self._openings: dict[Name, Open] = {}
+        self._watches = False
+        self._end: tuple[Trouble, Halt] | None = None
+        self._until = math.inf
+
+    # --- Machine ------------------------------------------------------------------
+
+    def resume(self, now: float) -> Step:
+        self._watches = False
+        step = Step(effects=[Call(COORDINATOR, self.register())])
+        if self.is_pinned:
+            self.follower.resume(step)
+        return step
+
+    def wake(self) -> float | None:
+        return None if self._end is None else self._until
+
+    def subscription(self) -> Subscribe:
+        own = self.follower.roster
+        return Subscribe(self.name, (), own.number, own.expires)
+
+    def inspect(self, sender: str, message: Request) -> bool:
+        raise Malformed("a key holder takes no payloads")
+
+    def handle(self, now: float, sender: str, event: Event) -> Step:
+        before = self.known.incarnation
+        try:
+            step = self._dispatch(now, sender, event)
+        except SecurepsError:
+            self.known.incarnation = before  # nothing of it is on record
+            raise
+        if any(isinstance(record, Incarnated) for record in step.records):
+            # the coordinator waits to hear that its incarnation is obeyed
+            step.effects.append(Call(COORDINATOR, self.register()))
+        return step
+
+    def _dispatch(self, now: float, sender: str, event: Event) -> Step:
+        if self._end is not None:
+            last, halt = self._end
+            over = isinstance(event, Answered | Failed) and event.request == last
+            return Step(effects=[halt] if over or now >= self._until else [])
+        match event:
+            case Answered(Trouble()):
+                return Step(effects=self._disk.repeat_if_stale(event.request))
+            case Answered(Register()):
+                watches, self._watches = self._watches, True
+                return Step(effects=[] if watches else [Watch()])
+            case Failed(Register() as said) if said != self.register():
+                # It was sent before a cohort was opened, so it looked like an older ledger.
+                return Step(effects=[Call(COORDINATOR, self.register())])
+            case Failed(Register() | Subscribe(), error):
+                text = f"the coordinator refuses this holder: {error}"
+                return Step(effects=[Halt(text, type(error))])
+            case WatchLost():
+                return self.resume(now)
+            case Finish(_, reason, failure) if sender == COORDINATOR:
+                return Step(effects=[Say(f"{FAILED if failure else OVER}: {reason}")])
+            case Finish() | Tick():
+                return Step()
+            case KitRead() if sender == WORKER:
+                read = Step()
+                newer = self.follower.read(read, event)
+                return read.watch_if(newer or self.follower.take_recovery())
+            case RosterChanged(incarnation, text) if sender == COORDINATOR:
+                obeyed = self.obey(incarnation)
+                return obeyed.watch_if(self.follower.follow(obeyed, text))
+            case WorkFailed(task, error):
+                return self._take_failed_work(task, error)
+            case Configure() if sender == COORDINATOR:
+                before = self.placement
+                try:
+                    configured = self.configure(event)
+                except (WrongRun, PlanRefused, ConfigError) as error:
+                    return self._refuse(now, error)
+                if before != self.placement:  # a shard that left does not answer any more
+                    self._openings.clear()
+                return configured
+            case Open() if sender == COORDINATOR:
+                return self._open(event)
+        return self.handle_own(sender, event)
+
+    # --- for subclasses -------------------------------------------------------------
+
+    @abstractmethod
+    def handle_own(self, sender: str, event: Event) -> Step:
+        """Handles an event that only this kind of holder takes."""
+        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
+
+    @abstractmethod
+    def begin(self, order: Open) -> list[Effect]:
+        """Returns the effects that begin to open a cohort; SecurepsError if it cannot be opened."""
+
+    @abstractmethod
+    def cohort_of(self, task: Task) -> Name | None:
+        """Returns the cohort that a task helps to open; None for any other task."""
+
+    def give_up(self, name: Name, reason: str) -> Step:
+        """Tells the coordinator why this holder does not open a cohort."""
+        return Step(effects=[self.refusal(self._openings.pop(name), reason)])
+
+    # --- orders -------------------------------------------------------------------
+
+    def _refuse(self, now: float, error: SecurepsError) -> Step:
+        """Tells the coordinator that this holder takes no part, and ends it."""
+        why = f"takes no part in the run: {error}"
+        said = Trouble(self.name, why)
+        self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
+        return Step(effects=[Call(COORDINATOR, said)])
+
+    def _open(self, order: Open) -> Step:
+        step, cohort = self.obey(order.incarnation), order.cohort
+        if not self.is_pinned or name_of(cohort) in self._openings:
+            return step
+        if self.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
+            return step  # asked again after a newer roster, or once its calendar is set right
+        try:
+            self.check(order)
+            effects = self.begin(order)
+        except SecurepsError as error:
+            step.effects.append(self.refusal(order, error))
+            return step
+        self.release(step, order)
+        self._openings[name_of(cohort)] = order
+        step.effects += effects
+        return step
+
+    def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
+        """Gives up a cohort if a client is to blame; any other error ends this holder."""
+        name = self.cohort_of(task)
+        if name is not None and isinstance(error, ClientError | Refused):
+            return self.give_up(name, str(error)) if name in self._openings else Step()
+        return Step(effects=[Halt(str(error), type(error))])

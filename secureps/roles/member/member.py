@@ -121,7 +121,7 @@ from secureps.roles.member.tasks import (
     SealOn,
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
-from secureps.roles.pinned_run import Pinned, demand_founded
+from secureps.roles.pinned_run import Pinned, PinnedParty
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 from secureps.wording import counted
 
@@ -196,14 +196,14 @@ class MemberState:
     lowered: float | None
 
 
-class Member:
+class Member(PinnedParty):
     """The machine of one client; `apply` alone changes what survives a restart."""
 
     def __init__(self, settings: MemberSettings) -> None:
+        super().__init__(settings.name)
         self._settings = settings
         self._follower = RosterFollower(settings.roster)
         self.committees = Committees(self._follower, settings.name)
-        self._pinned: Pinned | None = None
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
         self._ledger = Ledger()
@@ -237,7 +237,7 @@ class Member:
                 plan = self._pinned.plan
                 self._groups = plan.find_touched(self._settings.rows)
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
-                self._model = PulledModel(pulled, client=self._settings.name)
+                self._model = PulledModel(pulled, client=self.name)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
             case RosterFollowed():
                 self._follower.apply(record)
@@ -262,7 +262,7 @@ class Member:
 
     def make_fold(self) -> Fold:
         state = MemberState(
-            client=self._settings.name,
+            client=self.name,
             sealed=self._out.sealed,
             next=self._out.next,
             carried=self._out.carried,
@@ -274,8 +274,7 @@ class Member:
             wants=self._departure.wants,
             lowered=self._lowered,
         )
-        run = () if self._pinned is None else (self._pinned.record,)
-        return Fold((*run, *self._follower.records), to_plain(state))
+        return Fold((*self.record, *self._follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
         """Restores the state of a compacted journal; ConfigError if it is another client's."""
@@ -298,7 +297,7 @@ class Member:
         if self._pinned is None:
             return True
         asked = self._invites.open or self._invites.followed or self._out.sealed or self._out.again
-        evaluates = self._settings.name == self._plan.evaluator
+        evaluates = self.name == self._plan.evaluator
         return not (asked or evaluates)
 
     @property
@@ -307,21 +306,13 @@ class Member:
         return self._end is not None
 
     @property
-    def is_pinned(self) -> bool:
-        return self._pinned is not None
-
-    @property
-    def pinned(self) -> Pinned:
-        return demand_founded(self._pinned, self._settings.name)
-
-    @property
     def _plan(self) -> Plan:
         return self.pinned.plan
 
     @property
     def _budget(self) -> Budget:
         terms = self._settings.terms
-        own = Budget(self._plan, self._settings.name, terms.budget, terms.evaluation)
+        own = Budget(self._plan, self.name, terms.budget, terms.evaluation)
         return own if self._lowered is None else own.lower(self._lowered)
 
     # --- Machine ------------------------------------------------------------------
@@ -346,7 +337,7 @@ class Member:
 
     def subscription(self) -> requests.Subscribe:
         own, unsettled = self._follower.roster, tuple(sorted(self._out.sealed))
-        return requests.Subscribe(self._settings.name, unsettled, own.number, own.expires)
+        return requests.Subscribe(self.name, unsettled, own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("nobody dials a client")
@@ -356,7 +347,7 @@ class Member:
         self._lease_at = now + self._plan.section.lease / 3
         if not self._beating:
             self._beating = True
-            step.tell(requests.Heartbeat(self._settings.name))
+            step.tell(requests.Heartbeat(self.name))
 
     def report_trouble(self, reason: str) -> list[Effect]:
         """Tells the coordinator what is wrong, without the path on this disk."""
@@ -438,7 +429,7 @@ class Member:
                 # a newer invitation replaces an order to seal an older update again
                 self._out.again.pop(group, None)
             case orders.SealAgain(_, id):
-                self._out.ask_again(self._settings.name, order)
+                self._out.ask_again(self.name, order)
                 # an order to seal again replaces the group's open invitation
                 self._invites.open.pop(id.group, None)
             case orders.Settled():
@@ -448,7 +439,7 @@ class Member:
                 if id in self._out.sealed:
                     send_blocks(step, self.pinned, self._out.begin_sending(now, id))
                 else:
-                    step.tell(requests.Missing.of_outbox(self._settings.name, id))
+                    step.tell(requests.Missing.of_outbox(self.name, id))
             case orders.Configure():
                 self._follow(step, order)
             case orders.RosterChanged(_, text):
@@ -515,7 +506,7 @@ class Member:
         if self._departure.away:
             self._retire(step)
         busy = self._pinned is None or self._working or self._departure.away
-        if busy or self._follower.holds_back(step, self._settings.name):
+        if busy or self._follower.holds_back(step, self.name):
             return
         for group, invite in list(self._invites.open.items()):
             if invite.version == -1 and not self._desk().is_pending(group, FOUNDED):
@@ -579,7 +570,7 @@ class Member:
 
     def _seal_again(self, step: Step, desk: Desk) -> bool:
         """Begins to seal an update anew that is asked for and is still here."""
-        task = self._out.next_reseal(self._settings.name, desk, step)
+        task = self._out.next_reseal(self.name, desk, step)
         if task is None:
             return False
         if task.receipt.id.group in self._invites.open:
@@ -603,7 +594,7 @@ class Member:
             return
         of = f"version {base.version} of {invite.group}"
         step.effects.append(Say(f"sends no update from {of}: {reason}"))
-        asked = self._settings.name, invite.group, invite.round
+        asked = self.name, invite.group, invite.round
         step.tell(requests.Decline(*asked, reason, base.version, base.step))
 
     def _aim(self, group: str, base: Base) -> Aim:
@@ -639,7 +630,7 @@ class Member:
 
     def _evaluate(self, step: Step, desk: Desk) -> bool:
         """Begins an evaluation that is due, or declines it; returns whether training waits."""
-        if self._settings.name == self._plan.evaluator:
+        if self.name == self._plan.evaluator:
             return self._judge(step)
         group = self._plan.trailing
         invite = desk.invites.get(group)
@@ -686,7 +677,7 @@ class Member:
         if not self._refuses and (own := self._budget.evaluation_objection()):
             self._refuses = True
             step.effects.append(Say(own))
-        step.tell(requests.Decline(self._settings.name, invite.group, invite.round, reason))
+        step.tell(requests.Decline(self.name, invite.group, invite.round, reason))
 
     def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
         """Sends a block while the others are sealed, if an update was sealed whole before.

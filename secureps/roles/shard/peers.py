@@ -36,7 +36,7 @@ from secureps.messages.submission import (
     SubmissionId,
     cohort_digest,
 )
-from secureps.roles.machine import Answer, Call, Defer, Effect, Prune, Say, Step, Work
+from secureps.roles.machine import Answer, Call, Defer, Prune, Say, Step, Work
 from secureps.roles.pinned_run import LATER, Pinned
 from secureps.roles.shard.state import (
     DrawNoise,
@@ -186,16 +186,14 @@ class Forwarding:
         """Passes on a block that is stored here, and answers once all `others` have it too."""
         self._send(step, header.key, Stored(header.digest), ((to, header) for to in others))
 
-    def supply(self, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> Step:
+    def supply(self, step: Step, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> None:
         """Sends these blocks to a shard that lacks them, and answers once it has them.
 
         A shard that asks again may have lost its disk, with the copies that had arrived.
         """
-        step, ticket = Step(), f"{to}/{missing}"
-        if ticket in self._waiting:
+        if (ticket := f"{to}/{missing}") in self._waiting:
             self._end(ticket)
         self._send(step, ticket, Noted(), ((to, header) for header in headers))
-        return step
 
     def _send(
         self, step: Step, ticket: str, reply: Reply, copies: Iterable[tuple[str, BlockHeader]]
@@ -213,44 +211,38 @@ class Forwarding:
                 step.effects.append(Call(copy[0], PutBlock(header), attach=header.key))
             self._moving.setdefault(copy, set()).add(ticket)
 
-    def take_stored(self, sender: str, header: BlockHeader) -> Step:
+    def take_stored(self, step: Step, sender: str, header: BlockHeader) -> None:
         """Notes that another shard has stored a block, or need not because it is settled."""
-        return Step(effects=self._arrived((sender, header.key)))
+        self._arrived(step, (sender, header.key))
 
-    def follow_placement(self, own: str, now: Pinned) -> list[Effect]:
+    def follow_placement(self, step: Step, own: str, now: Pinned) -> None:
         """Stops waiting for copies to shards that do not hold the block any more.
 
         A party that sent a block here which another shard holds now is told to send it there.
         """
-        effects: list[Effect] = []
         for copy in list(self._moving):
             _, _, group, _, block = name_under(copy[1])
             holders = now.takers(group, block)
             if copy[1] in self._waiting and own not in holders:
                 moved = NotReady(f"{own} does not hold this block any more", LATER)
-                effects.append(Answer(moved, ticket=copy[1]))
+                step.effects.append(Answer(moved, ticket=copy[1]))
                 self._end(copy[1])
             if copy[0] not in holders:
-                effects += self._arrived(copy)
-        return effects
+                self._arrived(step, copy)
 
-    def failed(self, sender: str, header: BlockHeader, error: SecurepsError) -> Step:
+    def failed(self, step: Step, sender: str, header: BlockHeader, error: SecurepsError) -> None:
         """Passes on another shard's refusal, unless the block was damaged in this spool."""
-        step = Step()
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
             step.effects.append(Answer(error, ticket=header.key))
             self._end(header.key)
-        step.effects += self._arrived((sender, header.key))
-        return step
+        self._arrived(step, (sender, header.key))
 
-    def _arrived(self, copy: Copy) -> list[Effect]:
+    def _arrived(self, step: Step, copy: Copy) -> None:
         """Ends a copy, and answers the tickets that waited for no other copy."""
-        effects: list[Effect] = []
         for ticket in sorted(self._moving.pop(copy, ())):
             self._waiting[ticket].discard(copy)
             if not self._waiting[ticket]:
-                effects.append(Answer(self._end(ticket), ticket=ticket))
-        return effects
+                step.effects.append(Answer(self._end(ticket), ticket=ticket))
 
     def _end(self, ticket: str) -> Reply:
         """Ends a ticket; returns its reply."""

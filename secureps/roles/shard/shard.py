@@ -213,11 +213,13 @@ class Shard:
     def resume(self, now: float) -> Step:
         """Registers, and deletes payloads from the spool that are not on record."""
         referenced = frozenset(header.key for header in self.state.spooled.values())
-        return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
+        step = Step(effects=[Work(Sweep(referenced))])
+        self._greet(step)
+        return step
 
-    def _greet(self) -> Step:
+    def _greet(self, step: Step) -> None:
         self._watches = False
-        return Step(effects=[self._registration])
+        step.effects.append(self._registration)
 
     @property
     def _registration(self) -> Call:
@@ -235,13 +237,15 @@ class Shard:
     def handle(self, now: float, sender: str, event: Event) -> Step:
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
+        step = Step()
         match event:
             case requests.AskBlock(header):
                 if self.inspect(sender, requests.PutBlock(header)):
-                    return Step(effects=[Answer(requests.Stored(header.digest, 0))])
-                return self._put(sender, header)
+                    step.effects.append(Answer(requests.Stored(header.digest, 0)))
+                else:
+                    self._put(step, sender, header)
             case requests.PutBlock(header):
-                return self._put(sender, header)
+                self._put(step, sender, header)
             case requests.GetBlock() | requests.GetSum():
                 self._check_run(event.run)
                 shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
@@ -249,73 +253,67 @@ class Shard:
                     return self._noise.serve(sender, event)
                 return self._serve(sender, event, shard)
             case requests.Missing():
-                return self._forwarding.supply(
-                    sender, event, self._peers.find_blocks(sender, event)
-                )
+                found = self._peers.find_blocks(sender, event)
+                self._forwarding.supply(step, sender, event, found)
             case Answered(requests.PutBlock(header)):
-                return self._forwarding.take_stored(sender, header)
+                self._forwarding.take_stored(step, sender, header)
             case Failed(requests.PutBlock(header), error):
-                return self._forwarding.failed(sender, header, error)
+                self._forwarding.failed(step, sender, header, error)
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
             ) if sender != COORDINATOR:
-                step = Step()
                 if missing.epoch:
                     self._fetcher.take_answer(step, sender, missing)
-                    return step
-                return self._retry_order(step, sender, missing)
+                else:
+                    self._retry_order(step, sender, missing)
             case Answered(requests.GetBlock() as ask):
-                self._fetcher.take_block(step := Step(), ask)
-                return step
+                self._fetcher.take_block(step, ask)
             case Failed(requests.GetBlock() as ask) if not self._fetcher.is_waiting_for(ask):
-                return Step()
+                pass
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
-                step, refusal = Step(), event.error if isinstance(event, Failed) else None
-                order = self._noise.take_noise(step, now, sender, noise, refusal)
-                return self._retry_hold(step, order)
+                refusal = event.error if isinstance(event, Failed) else None
+                self._retry_hold(step, self._noise.take_noise(step, now, sender, noise, refusal))
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True
-                return Step(effects=[Watch()])
+                step.effects.append(Watch())
             case Answered():
-                return Step(effects=self._disk.repeat_if_stale(event.request))
+                step.effects += self._disk.repeat_if_stale(event.request)
             case Failed(request, error):
-                return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
+                step.effects.append(Halt(f"{type(request).__name__}: {error}", type(error)))
             case WatchLost():
-                return self._greet()
+                self._greet(step)
             case Tick():
-                self._noise.ask_again(step := Step(), now)
+                self._noise.ask_again(step, now)
                 self._retry_damaged(step, now)
-                return step
             case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.is_apart:
                 text = f"{IDLE}: {reason}"
-                return Step(effects=[Say(text), Halt(f"{self._name} {text}")])
+                step.effects += [Say(text), Halt(f"{self._name} {text}")]
             case orders.Finish():
-                return Step()
+                pass
             case WorkFailed(error=PayloadsDamaged()) if sender == WORKER:
                 self._damaged.append(event)
-                self._retry_damaged(step := Step(), now)
-                return step
+                self._retry_damaged(step, now)
             case WorkFailed() if sender == WORKER:
-                return self._take_failure(event)
+                self._take_failure(step, event)
             case KitRead() if sender == WORKER:
-                step = Step()
-                return step.watch_if(self._follower.read(step, event))
+                step.watch_if(self._follower.read(step, event))
             case Done() if sender == WORKER:
-                return self._take_result(event)
+                self._take_result(step, event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
-                return self._obey(event)
-        raise Malformed(f"a shard has no answer to a {type(event).__name__}")
+                self._obey(step, event)
+            case _:
+                raise Malformed(f"a shard has no answer to a {type(event).__name__}")
+        return step
 
     # --- blocks in and out --------------------------------------------------------
 
-    def _put(self, sender: str, header: BlockHeader) -> Step:
-        step, known = Step(), self._is_stored(header)
+    def _put(self, step: Step, sender: str, header: BlockHeader) -> None:
+        known = self._is_stored(header)
         others = self._find_takers(header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
         if not known:
             self._write(step, header)
             self._discard(step, self.state.surplus(header))
-        return step
 
     def _serve(self, sender: str, asked: requests.GetBlock | requests.GetSum, shard: bool) -> Step:
         """Answers a request for a payload; `shard` tells whether another shard asks."""
@@ -425,8 +423,8 @@ class Shard:
 
     # --- orders -------------------------------------------------------------------
 
-    def _obey(self, order: orders.ShardOrder) -> Step:
-        step, before = Step(), self.state.incarnation
+    def _obey(self, step: Step, order: orders.ShardOrder) -> None:
+        before = self.state.incarnation
         if order.incarnation < before:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
@@ -439,11 +437,10 @@ class Shard:
             raise
         if order.incarnation > before:  # tells the coordinator that it is obeyed
             step.effects.append(self._registration)
-        return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
         always = orders.Configure | orders.RosterChanged
-        if not isinstance(order, always) and not self.state.founded:
+        if not isinstance(order, always) and not self.state.is_pinned:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
             case orders.Configure():
@@ -473,7 +470,7 @@ class Shard:
                 assert_never(order)
 
     def _configure(self, step: Step, order: orders.Configure) -> None:
-        if not self.state.founded:
+        if not self.state.is_pinned:
             check_run(order.run, order.placement, self._roster)
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(wrong_run(self._name, self.state.run, order.run.id))
@@ -481,7 +478,7 @@ class Shard:
         if halts := self._limit.refusal(self._name, pins):
             step.effects += halts
             return
-        if not self.state.founded:
+        if not self.state.is_pinned:
             self._write(step, replace(pins, coming=None))
         known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
         if known.must_wait(*placements):  # told again once it has the newer roster
@@ -503,7 +500,7 @@ class Shard:
                 step.effects.append(Work(Prune((), group, now.committed, now.keep)))
         gone = self.state.pinned.call_off_left(before)
         step.effects += gone
-        step.effects += self._forwarding.follow_placement(self._name, self.state.pinned)
+        self._forwarding.follow_placement(step, self._name, self.state.pinned)
         self._noise.left()
         self._fetcher.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
@@ -572,10 +569,9 @@ class Shard:
         check_members(cohort, own.minimum, own.most_weight, sealed)
         check_divisor(plan, cohort)
 
-    def _retry_hold(self, step: Step, order: orders.Hold | None) -> Step:
+    def _retry_hold(self, step: Step, order: orders.Hold | None) -> None:
         if order is not None and order.incarnation == self.state.incarnation:
             self._hold(step, order)
-        return step
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key, held = order.cohort, order.key, self.state.group(order.cohort.group)
@@ -637,8 +633,7 @@ class Shard:
 
     # --- results of tasks ---------------------------------------------------------
 
-    def _take_result(self, event: Done) -> Step:
-        step = Step()
+    def _take_result(self, step: Step, event: Done) -> None:
         self._busy.discard(work_name(event.task))
         match event:
             case Done(GatherState() as task, requests.Prepared() as made):
@@ -659,7 +654,6 @@ class Shard:
                 raise InternalError(f"a shard hears of no {type(event.made).__name__}")
         if event.telemetry is not None:
             step.tell(event.telemetry)
-        return step
 
     def _record_gathered(self, step: Step, task: GatherState, made: requests.Prepared) -> None:
         if self._fetcher.finish(task):
@@ -669,7 +663,7 @@ class Shard:
             else:
                 self._commit(step, task.order)
                 if not self._fetcher.recovers:
-                    step.effects += self._greet().effects  # so that orders that waited come again
+                    self._greet(step)  # so that orders that waited come again
         step.effects.append(self._fetcher.make_prune(task))
 
     def _retry_damaged(self, step: Step, now: float) -> None:
@@ -678,9 +672,7 @@ class Shard:
             return
         damaged, self._damaged, self._asks_at = self._damaged, [], now + AGAIN
         for event in damaged:
-            failed = self._take_failure(event)
-            step.records += failed.records
-            step.effects += failed.effects
+            self._take_failure(step, event)
 
     def _ask_for_damaged(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
@@ -700,7 +692,7 @@ class Shard:
             missing = requests.Missing.of_cohort(self._name, task.cohort, ids)
         self._peers.ask_others(step, missing, self._peers.order_of(task))
 
-    def _retry_order(self, step: Step, sender: str, missing: requests.Missing) -> Step:
+    def _retry_order(self, step: Step, sender: str, missing: requests.Missing) -> None:
         """Carries out an order again when other shards have sent what they have.
 
         It raises no error, because the step may have records already.
@@ -715,11 +707,9 @@ class Shard:
             step.effects.append(Say(f"{self._name} cannot do what it was told: {error}"))
         finally:
             self._peers.forget_answers(missing)
-        return step
 
-    def _take_failure(self, event: WorkFailed) -> Step:
+    def _take_failure(self, step: Step, event: WorkFailed) -> None:
         """Takes a task's error: has payloads sent again, blames the cohort's sum, or ends."""
-        step = Step()
         self._busy.discard(work_name(event.task))
         match event:
             case WorkFailed(
@@ -739,7 +729,6 @@ class Shard:
                 pass
             case WorkFailed(_, error):
                 step.effects.append(Halt(str(error), type(error)))
-        return step
 
     def _try_newest(self, step: Step, task: StepState, reason: str) -> None:
         """Reports that a sum of keys does not open the cohort; tries one that came meanwhile."""

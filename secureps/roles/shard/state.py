@@ -24,7 +24,7 @@ from secureps.messages.submission import (
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.memory import room_to_make
 from secureps.roles.machine import Halt, Record
-from secureps.roles.pinned_run import Pinned, demand_founded
+from secureps.roles.pinned_run import Pinned, PinnedParty
 
 UNSETTLED = 8
 """Unsettled submissions of a client and group that a shard keeps, beyond two checkpoints' worth."""
@@ -69,14 +69,13 @@ class ShardFold:
     sequences: dict[tuple[str, str], dict[int, int]]
 
 
-class ShardState:
+class ShardState(PinnedParty):
     """Everything of one shard that survives a restart."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.incarnation = 0
         self.spooled: dict[BlockName, BlockHeader] = {}
-        self.name = name
-        self._pinned: Pinned | None = None
         self._groups: dict[str, ShardGroup] = {}
         self._sequences: dict[tuple[str, str], dict[int, int]] = {}
 
@@ -178,22 +177,6 @@ class ShardState:
         )
 
     # --- looking up ---------------------------------------------------------------
-
-    @property
-    def founded(self) -> bool:
-        return self._pinned is not None
-
-    @property
-    def record(self) -> tuple[RunPinned, ...]:
-        return () if self._pinned is None else (self._pinned.record,)
-
-    @property
-    def pinned(self) -> Pinned:
-        return demand_founded(self._pinned, self.name)
-
-    @property
-    def run(self) -> bytes:
-        return b"" if self._pinned is None else self._pinned.run.id
 
     @property
     def is_apart(self) -> bool:

@@ -297,7 +297,7 @@ def test_no_secret_is_in_journal_or_repr() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     share = holder.share(order)
     seeds = holder.worker._share(order.receipts[0])
-    text = repr(holder.journal) + repr(vars(holder.machine._ledger)) + repr(seeds)
+    text = repr(holder.journal) + repr(vars(holder.machine)) + repr(seeds)
     assert share.hex()[:64] not in text
     assert repr(share)[2:40] not in text
     for seed in seeds._seeds.values():
@@ -365,14 +365,12 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
 
 def test_before_the_run_is_founded_it_answers_nothing() -> None:
     holder = Holder(bench(), "holder-0")
-    fresh = type(holder.machine)(
-        "holder-0", bench().kit.public.roster, holder.machine._ledger._rules
-    )
+    fresh = type(holder.machine)("holder-0", bench().kit.public.roster, holder.machine._rules)
     for order in (bench().opening(crowd()), orders.Examine(2, crowd()[0].receipt)):
         step = fresh.handle(0.0, COORDINATOR, order)
         obeys = requests.Register("holder-0", "", 1.0, order.incarnation)
         assert step.effects == [Call(COORDINATOR, obeys)]
-    assert not fresh.is_configured
+    assert not fresh.is_pinned
 
 
 def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others() -> None:

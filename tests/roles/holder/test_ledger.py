@@ -97,7 +97,7 @@ class Ledger:
         self.journal: list[Any] = []
         pinned = records.RunPinned(RUN, make_placement(PLAN), ADDRESSES)
         for record in journal or (pinned,):
-            self.real.apply(record)
+            self.real.apply(0.0, record)
             self.journal.append(record)
 
     def gives(self, order: orders.Open) -> str:
@@ -336,7 +336,7 @@ def test_metrics_hide_among_as_many_clients_as_updates() -> None:
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
     ledger = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
-    ledger.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    ledger.apply(0.0, records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
     ids = (SubmissionId(client, "evaluation", 1) for client in CLIENTS[: LEAST - 1])
     few = Cohort("evaluation", 0, 3, 1, tuple(Member(id, 1, 1) for id in ids))
     with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
@@ -510,7 +510,7 @@ def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> Non
     assert first.gives(opening(Coordinator().cohort(CLIENTS))) == ""
     follow = records.RosterFollowed(SECOND.to_bytes().decode())
     for ledger in (first, first.restarted(FIRST)):
-        ledger.real.apply(follow)
+        ledger.real.apply(0.0, follow)
         bare = Coordinator(5).cohort(CLIENTS)
         order = opening(dataclasses.replace(bare, committee=SECOND.committee))
         anew = tuple(signed(each, committee=SECOND.committee) for each in order.receipts)
@@ -529,7 +529,7 @@ def test_a_newcomer_is_in_no_cohort_before_its_time() -> None:
     bare = dataclasses.replace(bare, run=run.id, id=SubmissionId("late", "all", 1))
     receipt = dataclasses.replace(bare, signature=late.sign(*signing_bytes(bare)))
     ledger = HolderLedger("holder", roster, HolderRules(2), blind=True)
-    ledger.apply(records.RunPinned(run, make_placement(PLAN), ADDRESSES))
+    ledger.apply(0.0, records.RunPinned(run, make_placement(PLAN), ADDRESSES))
     for unix in (1000.0, 1000 + wait - CLOCKS - 1):
         ledger.follower.read(Step(), KitRead(unix))
         with pytest.raises(NotReady, match="came onto the roster after the run was founded"):

@@ -60,9 +60,10 @@ def test_the_author_hears_of_it_when_the_replica_has_it() -> None:
 def test_of_several_replicas_all_have_it_before_the_author_hears_of_it() -> None:
     header, forwarding, step = Desk().header(block=MINE), Forwarding(), Step()
     forwarding.begin(step, header, (PEER, "shard-c"))
-    assert forwarding.take_stored(PEER, header).effects == []
-    told = Answer(requests.Stored(header.digest), ticket=header.key)
-    assert forwarding.take_stored("shard-c", header).effects == [told]
+    forwarding.take_stored(step := Step(), PEER, header)
+    assert step.effects == []
+    forwarding.take_stored(step, "shard-c", header)
+    assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
 
 
 def test_who_sends_it_again_meanwhile_waits_for_the_same() -> None:
