@@ -53,12 +53,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.run import RunInfo
 from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import (
-    Cohort,
-    Receipt,
-    SubmissionId,
-    cohort_digest,
-)
+from secureps.messages.submission import Cohort, Receipt, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, total_epsilon
 from secureps.privacy.ledger import Ledger

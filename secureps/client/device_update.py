@@ -2,16 +2,32 @@
 
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
 Only integers come to the host, block by block. The device needs memory for the trained model, the
-values of one group, `device.encoding.TOGETHER` values in float64 and one encoded block. If its
-memory does not suffice, the host makes the rest.
+values of one group, TOGETHER values in float64 and one encoded block. If its memory does not
+suffice, the host makes the rest.
+
+All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
+an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
+
+**Words.** The device computes ChaCha20 (RFC 8439) by additions of int32, which wrap around, and by
+rotations, which are two shifts and a mask.
+
+**Norms.** Squares are added up in the host's order: those of each PIECE values pairwise, as NumPy
+does, and the sums of pieces exactly. NumPy halves a run until 128 values are left, adds these up in
+eight columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The
+accuracy of floating point summation"). Products and sums are separate operations, so that torch
+fuses none of them.
+
+**Noise.** To save memory, rounded values are not kept. They are computed three times: for the norm,
+for the digests that the noise is bound to, and for the noise.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TypeVar
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,30 +45,18 @@ from secureps.client.update import (
     overlaps,
     subtract,
 )
-from secureps.codec.chain import BlockCode
+from secureps.codec.chain import BlockCode, Chain, sections
 from secureps.codec.grid import Grid, MovingRange
-from secureps.crypto.sampling import Stream
-from secureps.device.encoding import (
-    TOGETHER,
-    DeviceRounding,
-    DeviceSkellam,
-    clip_factor,
-    decode,
-    divisor,
-    encode,
-    first_difference,
-    largest_magnitude,
-    pieces,
-    round_to_grid,
-    shrink,
-    words,
-)
-from secureps.errors import NotFinite
+from secureps.crypto.sampling import Stream, public_stream
+from secureps.errors import InternalError, NotFinite
 from secureps.model.layout import SCALE
 from secureps.policy.plan import scale_mover
-from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
-from secureps.privacy.mechanism import PIECE
+from secureps.privacy import mechanism as host
+from secureps.privacy.client_level import MOST_TRIES, AdaptiveClip, ClientMechanism
+from secureps.privacy.mechanism import PIECE, factor_within
+from secureps.privacy.skellam import Skellam
 from secureps.service.logs import tell
+from secureps.wording import one_line
 
 Made = TypeVar("Made")
 
@@ -297,3 +301,350 @@ def _to_host(integers: Tensor, levels: int) -> Integers:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)
     made: Integers = integers.to(torch.int32).cpu().numpy()
     return made
+
+
+# --- the arithmetic of `privacy` and `codec`, in the host's order and precision ---------------
+
+TOGETHER = 1 << 20
+"""Values that are processed at a time, a multiple of PIECE: 8 MiB as float64."""
+
+_RUN = 128
+"""Number of values that NumPy adds up in eight columns."""
+
+BLOCK = 16
+"""The number of words in a block of ChaCha20."""
+
+_COLUMNS = 1 << 10
+"""Pieces that are rotated at a time: 8 MiB where each has 1024 values."""
+
+_SQUARES = 1 << 14
+"""Number of squares, each up to 2^48, that can be added up within int64."""
+
+
+# --- norms and clips -----------------------------------------------------------------
+
+
+def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
+    """Yields views of `each` values (None: TOGETHER); the last may have fewer."""
+    step = TOGETHER if each is None else each
+    return (values[start : start + step] for start in range(0, values.numel(), step))
+
+
+def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Puts a divisor on a device: some devices multiply by the inverse of a host's number."""
+    return torch.full((1,), value, dtype=dtype, device=like.device)
+
+
+def largest_magnitude(values: Tensor) -> float:
+    """The largest distance of a value from zero; 0 of none."""
+    return max((float(each.abs().max()) for each in pieces(values)), default=0.0)
+
+
+def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
+    """Like `privacy.mechanism.clip_factor`, with the same result.
+
+    `parts` yields float32 tensors, all but the last a multiple of PIECE long. It is called a second
+    time if the norm is too close to the bound to decide.
+    """
+
+    def total() -> float:
+        return math.fsum(each for part in parts() for each in sums_of_squares(part))
+
+    def exact() -> float:
+        """Adds up on the host; needed about once in 2^45 updates."""
+        squares = (
+            piece.double().square().tolist() for part in parts() for piece in pieces(part, PIECE)
+        )
+        return math.fsum(each for piece in squares for each in piece)
+
+    return factor_within(total, exact, bound)
+
+
+def shrink(values: Tensor, factor: float) -> None:
+    """Multiplies values, float32, in place, in float64, and rounds them towards zero."""
+    for piece in pieces(values):
+        scaled = piece.double() * factor
+        piece.copy_(scaled)
+        piece.view(torch.int32).sub_((piece.abs().double() > scaled.abs()).to(torch.int32))
+
+
+def sums_of_squares(part: Tensor) -> list[float]:
+    """Adds up the squares of each PIECE float32 values, in float64."""
+    whole = part.numel() // PIECE * PIECE
+    sums = list[float]()
+    if whole:
+        squares = part[:whole].double().square()
+        runs = _columns(squares.view(-1, PIECE // _RUN, _RUN // 8, 8))
+        while runs.shape[1] > 1:
+            runs = runs[:, 0::2] + runs[:, 1::2]
+        sums += runs[:, 0].tolist()
+    if whole < part.numel():
+        rest = part[whole:].cpu().numpy()
+        sums.append(float(np.sum(np.square(rest, dtype=np.float64))))
+    return sums
+
+
+def _columns(squares: Tensor) -> Tensor:
+    made = squares[..., 0, :]
+    for row in range(1, squares.shape[-2]):
+        made = made + squares[..., row, :]
+    made = made[..., 0::2] + made[..., 1::2]
+    made = made[..., 0::2] + made[..., 1::2]
+    return made[..., 0] + made[..., 1]
+
+
+# --- words ---------------------------------------------------------------------------
+
+
+def rotate_left(x: Tensor, bits: int) -> Tensor:
+    # `>>` of a signed number fills with its sign, which the mask removes
+    return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
+
+
+def words(stream: Stream, first: int, count: int, device: torch.device) -> Tensor:
+    """Computes words [first, first + count) of a stream, int32; InternalError beyond its end."""
+    skipped = first % BLOCK
+    blocks = -(-(skipped + count) // BLOCK)
+    given = torch.from_numpy(stream.state(first, count).astype("int64")).to(device)
+    start = given.to(torch.int32).reshape(4, 4, 1).repeat(1, 1, blocks)
+    # `state` ensures that the counter stays below 2^32
+    start[3, 0] = (given[12] + torch.arange(blocks, device=device)).to(torch.int32)
+    a, b, c, d = start.clone()
+    for _ in range(10):
+        a, b, c, d = _round(a, b, c, d)  # of columns, then of diagonals
+        a, b, c, d = _round(a, b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0))
+        b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
+    made = torch.stack((a, b, c, d)) + start
+    return made.reshape(BLOCK, blocks).t().reshape(-1)[skipped : skipped + count]
+
+
+def _round(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _half_round(*_half_round(a, b, c, d, 16, 12), 8, 7)
+
+
+def _half_round(
+    a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    a = a + b
+    d = rotate_left(d ^ a, left_d)
+    c = c + d
+    b = rotate_left(b ^ c, left_b)
+    return a, b, c, d
+
+
+def to_unsigned(made: Tensor) -> Tensor:
+    """Converts words to unsigned numbers, int64 in [0, 2^32)."""
+    return made.to(torch.int64) & 0xFFFFFFFF
+
+
+# --- encoding and rounding -------------------------------------------------------------
+
+
+def encode(code: BlockCode, x: Tensor) -> Tensor:
+    """`BlockCode.encode` on the device: float32 (values,) -> float64 (sent,), or x itself."""
+    if code.places is None and code.signs is None:
+        return x
+    taken = (x if code.places is None else x[_like(code.places, x)]).double()
+    if code.signs is not None:
+        turned = taken[: code.signs.size]
+        turned *= _like(code.signs, x)
+        _transform(turned)
+    return taken
+
+
+def decode(code: BlockCode, mean: Tensor) -> Tensor:
+    """`BlockCode.decode` on the device: float64 (sent,), overwritten, -> float32 (values,)."""
+    if code.signs is not None:
+        turned = mean[: code.signs.size]
+        _transform(turned)
+        turned *= _like(code.signs, mean)
+    if code.places is None:
+        return mean.float()
+    if code.factors is not None:
+        mean *= _like(code.factors, mean)
+    whole = torch.zeros(code.values, dtype=torch.float32, device=mean.device)
+    whole[_like(code.places, mean)] = mean.float()
+    return whole
+
+
+def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
+    """`Grid.encode` on the device, int32 (n,); words are int32 (n,), bit patterns of uint32."""
+    most = float(grid.most)
+    value = x.double() * share
+    if not bool(torch.isfinite(value).all()):
+        raise NotFinite("an update has a value that is not finite")
+    value = value.clamp_(-grid.range, grid.range) / divisor(grid.range, x) * most
+    steps = round_randomly(value, words).clamp_(-most, most)
+    return (steps + most).to(torch.int32)
+
+
+def round_randomly(value: Tensor, words: Tensor) -> Tensor:
+    """Computes floor(value) + [word < frac(value) 2^32], float64 (n,), of finite values."""
+    floor = value.floor()
+    return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
+
+
+def _like(array: NDArray[Any], like: Tensor) -> Tensor:
+    return torch.from_numpy(np.array(array)).to(like.device)
+
+
+def _transform(x: Tensor) -> None:
+    """H x / 2^k of every piece, in place, butterfly by butterfly."""
+    for where, size in sections(x.numel()):
+        table = x[where].view(size, -1)
+        for first in range(0, table.shape[1], _COLUMNS):
+            columns = table[:, first : first + _COLUMNS]
+            part, half = columns.contiguous(), 1
+            while half < size:
+                pairs = part.view(size // (2 * half), 2, half, -1)
+                difference = pairs[:, 0] - pairs[:, 1]
+                pairs[:, 0] += pairs[:, 1]
+                pairs[:, 1] = difference
+                half *= 2
+            columns.copy_(part * 0.5 ** (size.bit_length() // 2))
+
+
+# --- noise ---------------------------------------------------------------------------
+
+
+class DeviceRounding:
+    """`ClientMechanism.round_update` on the device, block by block.
+
+    Args:
+        blocks: functions that return a block's clipped values, float32, the same at every call.
+        starts: the index of each block's first value, and the number of all values.
+        stream: its words serve one try after another.
+    Raises:
+        InternalError: the words are not random, or the update was not clipped.
+    """
+
+    def __init__(
+        self,
+        mechanism: ClientMechanism,
+        blocks: Sequence[Callable[[], Tensor]],
+        starts: Sequence[int],
+        stream: Stream,
+    ) -> None:
+        self._made, self._stream = mechanism.calibration, stream
+        self._blocks, self._starts = blocks, starts
+        for self._tried in range(MOST_TRIES):
+            if sum(map(self._squares, range(len(blocks)))) <= self._made.limit:
+                return
+        raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
+
+    def steps(self, block: int) -> Iterator[Tensor]:
+        """Yields a block's values, rounded, before any noise, a few at a time: int64."""
+        at = self._tried * self._starts[-1] + self._starts[block]
+        for piece in pieces(self._blocks[block]()):
+            drawn = words(self._stream, at, piece.numel(), piece.device)
+            scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
+            yield round_randomly(scaled, drawn).to(torch.int64)
+            at += piece.numel()
+
+    def _squares(self, block: int) -> int:
+        sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
+        return sum(torch.stack(sums).tolist())
+
+
+class DeviceSkellam:
+    """`Skellam.sample` with its table on the device, of a stream that nothing else reads."""
+
+    def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
+        self._sampler, self._stream, self._device = sampler, stream, device
+        self._bounds = torch.from_numpy(sampler.table.bounds).to(device)
+        self._guide = torch.from_numpy(sampler.table.guide).to(device)
+        self._read = 0
+
+    def next(self, count: int) -> Tensor:
+        """The next values, int64 (count,); InternalError if the words are not random."""
+        values = torch.empty(count, dtype=torch.int64, device=self._device)
+        done = 0
+        while done < count:
+            n = min(TOGETHER, count - done)
+            found, undecided = self._look_up(words(self._stream, self._read, 2 * n, self._device))
+            if not undecided.numel():
+                values[done : done + n] = found
+                self._read, done = self._read + 2 * n, done + n
+                continue
+            # at most once in 2^40 values: the host reads further words
+            first = int(undecided[0])
+            values[done : done + first] = found[:first]
+            self._read += 2 * first
+            values[done + first] = self._sampler.decide(self._pair)
+            done += first + 1
+        return values
+
+    def _pair(self) -> int:
+        low, high = self._stream.at(self._read).words(2).tolist()
+        self._read += 2
+        return int(low | high << 32)
+
+    def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns signed values for pairs of words, and the places where the table is undecided."""
+        table, upper = self._sampler.table, self._bounds[1:]
+        low, high = to_unsigned(held).view(-1, 2).unbind(1)
+        u = (high << 30) | (low >> 2)
+        size = self._guide[u >> table.shift].to(torch.int64)
+        size += (upper[size] <= u).to(torch.int64)
+        late = (upper[size] <= u).nonzero()[:, 0]
+        if late.numel():
+            size[late] = torch.searchsorted(upper, u[late], right=True)
+        undecided = (u - self._bounds[size] < table.slack).nonzero()[:, 0]
+        negative = -(low & 1)
+        return (size ^ negative) - negative, undecided
+
+
+# --- whether a device makes the same bits ------------------------------------------------
+
+
+_TRIED = PIECE + 4321
+_TRIED_GRID = Grid(16, 0.7)
+_VARIANCE = 1000.0
+
+
+@cache
+def first_difference(device: torch.device) -> str:
+    """Names the first step of an update in which a device's bits differ from the host's.
+
+    If the device cannot take a step, it returns why. Empty if all bits are the same.
+    """
+    try:
+        return next((step for step, same in _steps(device) if not same), "")
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return (
+            one_line(error, lines=1) or type(error).__name__
+        )  # an empty text would mean the same bits
+
+
+def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
+    """Yields for each step, tried on values of every size, whether its bits are the host's."""
+    stream = public_stream("secureps-bits")
+    drawn = stream.at(5).words(_TRIED)
+    there = words(stream, 5, _TRIED, device)
+    yield "words", np.array_equal(there.cpu().numpy().view(np.uint32), drawn)
+
+    whole = (drawn.astype(np.float64) / 2**32 - 0.5) * 10.0 ** (drawn % 30 - 25.0)
+    x = whole.astype(np.float32)
+    values = torch.from_numpy(x.copy()).to(device)
+    factor, norm = clip_factor(lambda: [values], 3.0)
+    here_too = host.clip_factor(lambda: np.split(x, [PIECE]), 3.0)
+    yield "norms", (factor, norm) == here_too
+    shrink(values, factor)
+    host.shrink(x, factor)
+    yield "clips", np.array_equal(values.cpu().numpy(), x)
+    quotient = values / divisor(0.37, values, torch.float32)
+    yield "quotients", np.array_equal(quotient.cpu().numpy(), x / np.float32(0.37))
+
+    code = Chain(3, True).block(_TRIED, lambda stage, count: public_stream(stage).words(count))
+    here, encoded = code.encode(x), encode(code, values)
+    yield "rotations", np.array_equal(encoded.cpu().numpy(), here)
+    back = decode(code, encoded.clone()).cpu().numpy()
+    yield "decoding", np.array_equal(back, code.decode(here))
+    steps = round_to_grid(encoded, there[: code.sent], _TRIED_GRID, 0.3).cpu().numpy()
+    yield "rounding", np.array_equal(steps, _TRIED_GRID.encode(here, drawn[: code.sent], 0.3))
+
+    sampler = Skellam(_VARIANCE)
+    noise = DeviceSkellam(sampler, stream, device).next(1000).cpu().numpy()
+    yield "noise", np.array_equal(noise, sampler.sample(1000, stream.at(0).words))

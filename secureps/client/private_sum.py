@@ -37,21 +37,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
 
-from secureps.client.ghost_clipping import (
-    VALUES,
-    Layer,
-    LayerUse,
-    Part,
-    Sums,
-    by_parameter,
-    clipped_sum,
-    count_values,
-    ghost_layers,
-    graph_nodes,
-    refuse_outside,
-    watch_uses,
-    wide_dtype,
-)
+from secureps.client import ghost_clipping as ghost
+from secureps.client.ghost_clipping import VALUES
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -66,7 +53,7 @@ MADE = 16
 Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 """indices -> the inputs and targets of these records, on the model's device."""
 
-Parts = Mapping[nn.Parameter, Sequence[Part]]
+Parts = Mapping[nn.Parameter, Sequence[ghost.Part]]
 
 
 def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
@@ -96,8 +83,8 @@ class BatchedGradients:
 
     module: nn.Module
     loss: Measure
-    layers: Sequence[Layer]
-    uses: Sequence[LayerUse]
+    layers: Sequence[ghost.Layer]
+    uses: Sequence[ghost.LayerUse]
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
         """Computes the losses of records [records], and the parts of their gradients."""
@@ -110,7 +97,7 @@ class BatchedGradients:
             for at, grad in zip(of, grads, strict=True)
             if grad is not None  # None if the loss does not depend on the layer
         ]
-        return losses.detach(), by_parameter(seen)
+        return losses.detach(), ghost.by_parameter(seen)
 
     def outputs(self, x: Tensor) -> Any:
         """Computes the model's outputs; the first dimension counts records."""
@@ -135,7 +122,7 @@ class BatchedGradients:
         return outputs, inputs, taps
 
     def _pass_one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
-        with watch_uses(self.layers, taps) as uses:
+        with ghost.watch_uses(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
             raise _changed_model(f"it calls {len(uses)} layers in place of {len(taps)}")
@@ -159,7 +146,7 @@ class SingleGradients:
             raise ValueError(str(error)) from error
         grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         made = {
-            parameter: [grad.detach()[None].to(wide_dtype(grad.dtype))]
+            parameter: [grad.detach()[None].to(ghost.wide_dtype(grad.dtype))]
             for parameter, grad in zip(own, grads, strict=True)
             if grad is not None
         }
@@ -236,12 +223,12 @@ class PrivateSum:
     device: torch.device
     left_out: int = field(default=0, init=False)
 
-    def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
+    def add(self, batch: Batch, index: NDArray[np.int64], sums: ghost.Sums) -> None:
         for start in range(0, len(index), self.most):
             part = index[start : start + self.most]
             self.left_out += len(part) - self._add_usable(batch, part, sums)
 
-    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
+    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: ghost.Sums) -> int:
         """Adds the usable records of a part; returns how many they are.
 
         They are computed again with the same random draws, so that the sum is the same, bit for
@@ -259,7 +246,7 @@ class PrivateSum:
                 if len(usable) == len(part):  # none of these records fails alone
                     raise
             else:
-                norms, add = clipped_sum(parts, losses, self.bound)
+                norms, add = ghost.clipped_sum(parts, losses, self.bound)
                 finite = losses.isfinite() & norms.isfinite()
                 if bool(finite.all()):
                     add(sums)
@@ -297,14 +284,14 @@ def private_sum(
     """
     x, y = made
     rewind = _make_rewind(x.device)
-    layers = ghost_layers(module)
+    layers = ghost.ghost_layers(module)
     try:
-        with watch_uses(layers) as uses:
+        with ghost.watch_uses(layers) as uses:
             outputs = module(x[:1].clone())
         refuse_reentrant(outputs)
         one = record_losses(loss, outputs, y[:1]).sum()
-        refuse_outside(one, uses, module)
-        most = min(MICROBATCH, max(1, VALUES // max(1, count_values(one, uses))))
+        ghost.refuse_outside(one, uses, module)
+        most = min(MICROBATCH, max(1, VALUES // max(1, ghost.count_values(one, uses))))
         gradients = choose_gradients(BatchedGradients(module, loss, layers, uses), x, y)
         if isinstance(gradients, SingleGradients):
             most = 1
@@ -323,8 +310,8 @@ def private_sum(
     return PrivateSum(gradients, most, bound, x.device)
 
 
-def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
-    return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
+def zero_sums(parameters: Iterable[nn.Parameter]) -> ghost.Sums:
+    return {each: torch.zeros_like(each, dtype=ghost.wide_dtype(each.dtype)) for each in parameters}
 
 
 def choose_gradients(
@@ -577,7 +564,7 @@ def refuse_model(module: nn.Module) -> None:
 
 def refuse_reentrant(outputs: Any) -> None:
     """Raises PlanRefused for a checkpoint that hides a forward pass from autograd."""
-    for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
+    for node in ghost.graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise PlanRefused(
                 "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "

@@ -26,17 +26,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
+from secureps.client import torch_sgd
 from secureps.client.private_sum import Measure, is_whole, refuse_model
-from secureps.client.torch_sgd import (
-    LocalSgd,
-    Task,
-    bad_records,
-    descend,
-    descend_privately,
-    refuse_compiled,
-    refuse_records,
-    shapes_agree,
-)
 from secureps.client.trainer import (
     SECRET_BYTES,
     SEED_BITS,
@@ -170,7 +161,7 @@ class TorchTrainer:
             if reason := _find_lacking(_tensors_of(module), self._touches):
                 raise ScriptFailed(f"touches: the model's {reason}")
             held = {"train": self._train, "held_out": self._held_out}
-            self._no_classes = refuse_records(module, loss, held)
+            self._no_classes = torch_sgd.refuse_records(module, loss, held)
         if "held_out" in self._no_classes:  # no privacy covers these records
             raise ScriptFailed(self._no_classes["held_out"])
         self._tied_names = _ties(module)
@@ -178,7 +169,7 @@ class TorchTrainer:
 
     def _make_model(self) -> nn.Module:
         module = self._model()
-        refuse_compiled(module)
+        torch_sgd.refuse_compiled(module)
         return module
 
     def parameters(self, seed: int) -> dict[str, Array]:
@@ -201,7 +192,7 @@ class TorchTrainer:
         Raises ConfigError for a setting, PlanRefused for a model that cannot be trained under this
         privacy, ScriptFailed, without privacy, for a target that is no class of the model.
         """
-        LocalSgd.of(settings, privacy)
+        torch_sgd.LocalSgd.of(settings, privacy)
         self._refuse_targets(privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
@@ -275,7 +266,7 @@ class TorchTrainer:
                 "tells what its records touch, and no noise covers that; train the whole table"
             )
         self._refuse_targets(config.privacy)
-        local = LocalSgd.of(config.settings, config.privacy)
+        local = torch_sgd.LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
         ties = self._tied_names
@@ -343,17 +334,17 @@ class TorchTrainer:
                 weight_decay=local.weight_decay,
             )
             rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
-            task = Task(*self._train, self._loss, self._device)
+            task = torch_sgd.Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if privacy is None:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
                 size = (local.batch_size, least)
                 batches = _shuffle_batches(rng, len(self._train[0]), size, order.steps)
-                down = ranks.descend_together if ranks.is_group() else descend
+                down = ranks.descend_together if ranks.is_group() else torch_sgd.descend
                 metrics["loss"] = down(module, sgd, task, batches)
             else:
                 noise = noise_generators(key, self._device)
-                descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
+                torch_sgd.descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
             with torch.no_grad():
                 state = {name: each.detach() for name, each in _tensors_of(module).items()}
                 for name, each in kept.items():
@@ -401,7 +392,7 @@ class TorchTrainer:
                     outputs.append(output.cpu())
         loss = total / len(x)
         if not math.isfinite(loss):
-            found = bad_records("held_out", x, y, np.arange(len(x)))
+            found = torch_sgd.bad_records("held_out", x, y, np.arange(len(x)))
             text = "the held-out records are finite, so the model that was pulled is not usable"
             raise NotFinite(f"evaluation loss is {loss}: {found or text}")
         given = (measures or {}).items()
@@ -459,7 +450,7 @@ class TorchTrainer:
         """Seeds global generators and makes kernels deterministic; restores both on exit."""
         cuda = self._device.type == "cuda"
         forked = torch.random.fork_rng([self._device] if cuda else [])
-        with _GLOBAL_GENERATORS, shapes_agree(), forked:
+        with _GLOBAL_GENERATORS, torch_sgd.shapes_agree(), forked:
             # torch.manual_seed would also seed devices that are not restored
             torch.default_generator.manual_seed(seed_of(key, purpose))
             if cuda:
@@ -574,7 +565,7 @@ def _find_device(name: str) -> torch.device:
 
 
 def fit_key(
-    parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
+    parameters: Mapping[str, Array], config: FitConfig, local: torch_sgd.LocalSgd, records: bytes
 ) -> bytes:
     """Makes a fit's key: BLAKE2b-256 of seed, secret, records and what the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")

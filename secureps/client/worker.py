@@ -106,16 +106,10 @@ from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes,
 from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.orders import Task
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
-from secureps.messages.submission import (
-    UPDATE,
-    UPDATE_BYTES,
-    Receipt,
-    SubmissionId,
-    model_digest,
-)
+from secureps.messages.submission import UPDATE, UPDATE_BYTES, Receipt, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta
-from secureps.policy.checks.sums import check_addends
+from secureps.policy.checks.sections import check_addends
 from secureps.policy.counting import (
     bound,
     check_counted,

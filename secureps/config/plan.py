@@ -344,7 +344,7 @@ class GroupSection(Table):
     limited).
 
     A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
-    `bits` bits including the sign, and their total is the next version (`policy.checks.sums`).
+    `bits` bits including the sign, and their total is the next version (`policy.checks.sections`).
     """
 
     name: str = Field(default="all", pattern=NAME)

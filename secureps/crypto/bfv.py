@@ -40,13 +40,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from secureps.crypto.cipher import (
-    WEIGHTS,
-    Adder,
-    CipherParameters,
-    Payload,
-    strip_tag,
-)
+from secureps.crypto.cipher import WEIGHTS, Adder, CipherParameters, Payload, strip_tag
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, PlanRefused
 

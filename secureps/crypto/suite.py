@@ -12,13 +12,7 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from secureps.crypto.bfv import (
-    VALUES_PER_CIPHERTEXT,
-    BfvAdder,
-    BfvPublicKey,
-    BfvSecretKey,
-    check_parameters,
-)
+from secureps.crypto import bfv
 from secureps.crypto.cipher import (
     Adder,
     Cipher,
@@ -139,14 +133,14 @@ class BfvCipher(Cipher):
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        check_parameters(parameters)
+        bfv.check_parameters(parameters)
 
     @property
     def element(self) -> int:
-        return VALUES_PER_CIPHERTEXT
+        return bfv.VALUES_PER_CIPHERTEXT
 
-    def adder(self) -> BfvAdder:
-        return BfvAdder(self.parameters)
+    def adder(self) -> bfv.BfvAdder:
+        return bfv.BfvAdder(self.parameters)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """Seals a shard's noise under the holder's public key; KitError without one."""
@@ -156,7 +150,7 @@ class BfvCipher(Cipher):
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         """Decrypts with the holder's secret key; KitError if the key is another."""
-        if not isinstance(key, BfvSecretKey):
+        if not isinstance(key, bfv.BfvSecretKey):
             raise KitError("bfv opens with the holder's secret key, and this party holds none")
         from secureps.crypto.bfv_seal import BfvOpener
 
@@ -168,7 +162,7 @@ def _bfv_sealer(parameters: CipherParameters, public_key: bytes) -> Sealer:
     """Builds the sealer of a public key once, because building costs as much as sealing a block."""
     from secureps.crypto.bfv_seal import BfvSealer
 
-    return BfvSealer(parameters, BfvPublicKey.from_bytes(public_key))
+    return BfvSealer(parameters, bfv.BfvPublicKey.from_bytes(public_key))
 
 
 class RlweCipher(Cipher):

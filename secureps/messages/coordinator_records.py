@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    Retire,
-    Submit,
-    Withdraw,
-)
 from secureps.messages.run import Placement, ShardAddress
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Held, SubmissionId
@@ -357,22 +348,22 @@ MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
 MembersRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
-) | (MemberAsked | SubmissionsDropped | Withdraw)
-AnswerRecord = Examined | KeyShare | OpenRefused | OpeningFailed
+) | (MemberAsked | SubmissionsDropped | requests.Withdraw)
+AnswerRecord = requests.Examined | requests.KeyShare | requests.OpenRefused | OpeningFailed
 """Answers of a committee's holders, and their failure."""
 
 GroupRecord = (
     (RoundRecord | MembersRecord | AnswerRecord | CohortClosed | CohortReopened)
     | (Held | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
-    | (Prepared | VersionCommitted)
+    | (requests.Prepared | VersionCommitted)
 )
 """Records about one group."""
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
     | (KeyCommittee | MovingRecord | StandbyFollows)
-    | (Retire | FounderChosen | Submit | ClientIsolated | ClientRevoked)
-    | (CheckpointOrdered | Checkpointed | CheckpointComplete | Ending | Finished)
+    | (requests.Retire | FounderChosen | requests.Submit | ClientIsolated | ClientRevoked)
+    | (CheckpointOrdered | requests.Checkpointed | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
     | (EnvelopeKeyAnnounced | KeysReleased | Act)
 )

@@ -11,11 +11,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from secureps.config.plan import (
-    GroupSection,
-    PlanSection,
-    RecordPrivacySection,
-)
+from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.submission import Cohort
 from secureps.policy.checks.evaluation import evaluation_group

@@ -44,7 +44,7 @@ from typing import Any
 from secureps.arguments import check_types
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, MovingRange, levels
-from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
+from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, read_toml, resolve_paths
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
@@ -66,16 +66,21 @@ from secureps.policy.checks.evaluation import (
     refuse_noisy_choice,
     refuse_unsound_evaluation,
 )
-from secureps.policy.checks.local_work import refuse_unsound_work
-from secureps.policy.checks.privacy import (
+from secureps.policy.checks.sections import (
     refuse_adaptive,
     refuse_client_privacy,
     refuse_codec,
+    refuse_holders,
+    refuse_narrow,
     refuse_placement,
+    refuse_replicas,
     refuse_rows,
     refuse_steps,
+    refuse_sum,
+    refuse_unsound_scaling,
+    refuse_unsound_work,
+    whole_grid,
 )
-from secureps.policy.checks.sums import refuse_narrow, refuse_sum, whole_grid
 from secureps.policy.counting import refuse_unbounded
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
@@ -107,53 +112,6 @@ def refuse_small(
             f"group {section.name}: sparse.block = {cut.block}: a row-block has {most} values, "
             f"{sealed} bytes when sealed, and its envelopes for the key holders take {envelopes}: "
             f"make it {enough} rows or more, or leave sparse out"
-        )
-
-
-def refuse_replicas(section: PlanSection) -> None:
-    """Refuses more copies than shards, or `shards_wait` without copies (PlanRefused)."""
-    copies = section.replicas
-    if copies > section.shards:
-        raise PlanRefused(
-            f"replicas: {copies} copies of every block lie on as many shards, and there are "
-            f"{section.shards}: raise shards to {copies} or lower replicas"
-        )
-    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
-        raise PlanRefused(
-            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
-        )
-
-
-def refuse_unsound_scaling(section: PlanSection) -> None:
-    """Refuses a first number of shards outside the range of `[scaling]` (PlanRefused)."""
-    own = section.scaling
-    if own is None:
-        return
-    if not own.least_shards <= section.shards <= section.most_shards:
-        mend = "lower it, or raise scaling.most_shards"
-        if section.shards < own.least_shards:
-            mend = "raise it, or lower scaling.least_shards"
-        raise PlanRefused(
-            f"scaling: a run begins with shards = {section.shards}, and they are to be "
-            f"{own.least_shards} to {section.most_shards}: {mend}"
-        )
-    if own.least_shards < section.replicas:
-        raise PlanRefused(
-            f"scaling.least_shards = {own.least_shards}: every block lies on {section.replicas} "
-            "shards, so there are as many at least"
-        )
-
-
-def refuse_holders(section: CipherSection, opening: Opening) -> None:
-    """Refuses holders or a threshold that the cipher cannot have (PlanRefused)."""
-    if opening is Opening.HOLDER and section.holders not in (None, 1):
-        raise PlanRefused(
-            f"cipher.holders: {section.name} has one holder of the whole secret key; "
-            f"{section.holders} were asked for"
-        )
-    if opening is not Opening.COMMITTEE and section.threshold is not None:
-        raise PlanRefused(
-            f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
         )
 
 
@@ -323,7 +281,7 @@ class Plan:
         return self.is_sum(group) or self.section.initial is not None
 
     def is_sum(self, group: str) -> bool:
-        """True if a group's versions are totals of what its cohorts sent (`policy.checks.sums`)."""
+        """True if a group's versions are totals of what its cohorts sent (`checks.sections`)."""
         return self.group(group).outcome == "sum"
 
     @property

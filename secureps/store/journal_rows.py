@@ -52,22 +52,13 @@ from secureps.messages import (
     coordinator_records,
     holder_records,
     member_records,
+    orders,
     records,
+    requests,
     shard_records,
 )
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.member_records import Sealed
-from secureps.messages.orders import Commit
-from secureps.messages.records import ReceiptSummary
-from secureps.messages.requests import (
-    Checkpointed,
-    Examined,
-    JournalRow,
-    KeyShare,
-    Prepared,
-    Submit,
-)
 from secureps.messages.submission import BlockHeader, Held
 from secureps.roles.machine import Fold
 from secureps.store import atomic_file, durability
@@ -233,16 +224,16 @@ CREATE TABLE archive (
 UNTOLD: frozenset[type] = frozenset(
     {
         coordinator_records.CheckpointOrdered,
-        Checkpointed,
+        requests.Checkpointed,
         coordinator_records.KeysReleased,
         coordinator_records.MemberAsked,
         coordinator_records.MembersReturned,
         coordinator_records.PlacementMoved,
         coordinator_records.RoundExtended,
         coordinator_records.ShardLocated,
-        Commit,
-        Prepared,
-        KeyShare,
+        orders.Commit,
+        requests.Prepared,
+        requests.KeyShare,
         Held,
         EnvelopeKeyAnnounced,
         BlockHeader,
@@ -376,7 +367,7 @@ def last_archived(path: Path, base: sqlite3.Connection) -> Mark:
 
 def read_after(
     path: Path, base: sqlite3.Connection, mark: Mark, most: int
-) -> tuple[JournalRow, ...]:
+) -> tuple[requests.JournalRow, ...]:
     """Returns about `most` bytes of the rows after one, as they were written.
 
     Raises:
@@ -384,10 +375,10 @@ def read_after(
         Refused: some of the rows are archived.
     """
     _demand_row(path, base, mark)
-    found, size = list[JournalRow](), 0
+    found, size = list[requests.JournalRow](), 0
     query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
     for columns in base.execute(query, (mark.seq,)):
-        found.append(JournalRow(*columns))
+        found.append(requests.JournalRow(*columns))
         size += len(found[-1].body)
         if size > most:
             break
@@ -457,10 +448,10 @@ def _pack_row(path: Path, columns: Columns) -> str:
     """Makes a row's line in the archive; empty if the row is not archived."""
     seq, at, kind, body, chain = columns
     # Most rows are these; reading them would take longer than all else.
-    if RECORDS[kind] in UNTOLD or (RECORDS[kind] is Examined and _NO_FLAW in body):
+    if RECORDS[kind] in UNTOLD or (RECORDS[kind] is requests.Examined and _NO_FLAW in body):
         return ""
     record = _parse_row(path, *columns).record
-    if isinstance(record, Submit | Sealed):
+    if isinstance(record, requests.Submit | member_records.Sealed):
         record = _summarize_receipt(record)
     values = [seq, at, type(record).__name__, to_plain(record), chain.hex()]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
@@ -470,10 +461,10 @@ _NO_FLAW = '"flaw":""'
 """A part of the text of an `Examined` without a flaw: JSON escapes quotes within a flaw."""
 
 
-def _summarize_receipt(record: Submit | Sealed) -> ReceiptSummary:
-    names = (each.name for each in fields(ReceiptSummary) if each.name != "sealed")
+def _summarize_receipt(record: requests.Submit | member_records.Sealed) -> records.ReceiptSummary:
+    names = (each.name for each in fields(records.ReceiptSummary) if each.name != "sealed")
     own = {name: getattr(record.receipt, name) for name in names}
-    return ReceiptSummary(**own, sealed=isinstance(record, Sealed))
+    return records.ReceiptSummary(**own, sealed=isinstance(record, member_records.Sealed))
 
 
 def _lines(packed: bytes) -> Iterable[str]:

@@ -25,7 +25,6 @@ from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
 from secureps.client.worker import ClientWorker, make_update
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.device import encoding
 from secureps.errors import NotFinite
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
@@ -250,8 +249,7 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     clip: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statistics are not clipped; what lies on the host anyway is subtracted there."""
-    for module in (device_update, encoding):
-        monkeypatch.setattr(module, "TOGETHER", PIECE)
+    monkeypatch.setattr(device_update, "TOGETHER", PIECE)
     plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
     layout = plan.layout(LARGE).group("all")
     blocks, tensors = model(layout, 5)
@@ -269,7 +267,7 @@ def test_an_update_is_few_operations() -> None:
     layout = plan.layout(schema).group("all")
     blocks, tensors = model(layout, 1)
     made = Trained("c0", plan, layout, blocks, held(tensors))
-    assert encoding.first_difference(DEVICE) == ""
+    assert device_update.first_difference(DEVICE) == ""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         assert make_update(made).device is not None
     assert 0 < sum(each.count for each in seen.key_averages()) < 1000

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secureps.codec.chain import BlockCode, Chain
-from secureps.codec.grid import Grid
-from secureps.crypto.sampling import Stream, UnsafeSeed
-from secureps.device import encoding
-from secureps.device.encoding import (
+from secureps.client import device_update
+from secureps.client.device_update import (
     DeviceRounding,
     DeviceSkellam,
     clip_factor,
@@ -27,6 +24,9 @@ from secureps.device.encoding import (
     to_unsigned,
     words,
 )
+from secureps.codec.chain import BlockCode, Chain
+from secureps.codec.grid import Grid
+from secureps.crypto.sampling import Stream, UnsafeSeed
 from secureps.errors import InternalError, NotFinite
 from secureps.privacy import mechanism
 from secureps.privacy.client_level import ClientMechanism
@@ -235,7 +235,7 @@ def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed
 def test_an_update_that_was_not_clipped_is_never_short_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encoding, "MOST_TRIES", 3)
+    monkeypatch.setattr(device_update, "MOST_TRIES", 3)
     own = ClientMechanism(1.0, 50, 16, 0.5, "local")
     with pytest.raises(InternalError, match="3 roundings were too long"):
         DeviceRounding(own, [lambda: torch.ones(50, device=DEVICE)], [0, 50], stream(1))
@@ -246,14 +246,14 @@ def test_an_update_that_was_not_clipped_is_never_short_enough(
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    encoding.first_difference.cache_clear()
+    device_update.first_difference.cache_clear()
     yield
-    encoding.first_difference.cache_clear()
+    device_update.first_difference.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_the_device_has_the_hosts_bits() -> None:
-    assert encoding.first_difference(DEVICE) == ""
+    assert device_update.first_difference(DEVICE) == ""
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -267,9 +267,9 @@ def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) ->
         def __rtruediv__(self, other: torch.Tensor) -> torch.Tensor:
             return other * self._by
 
-    monkeypatch.setattr(encoding, "divisor", lambda value, like, dtype: Inverse(value))
+    monkeypatch.setattr(device_update, "divisor", lambda value, like, dtype: Inverse(value))
     monkeypatch.setattr(torch.Tensor, "__truediv__", lambda self, other: NotImplemented)
-    assert encoding.first_difference(DEVICE) == "quotients"
+    assert device_update.first_difference(DEVICE) == "quotients"
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -284,8 +284,8 @@ def test_a_device_without_float64_says_so(
     def refuse(*given: object) -> None:
         raise TypeError(text)
 
-    monkeypatch.setattr(encoding, "clip_factor", refuse)
-    assert encoding.first_difference(DEVICE) == told
+    monkeypatch.setattr(device_update, "clip_factor", refuse)
+    assert device_update.first_difference(DEVICE) == told
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -293,8 +293,8 @@ def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.Monke
     def full(*given: object) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr(encoding, "clip_factor", full)
+    monkeypatch.setattr(device_update, "clip_factor", full)
     with pytest.raises(torch.OutOfMemoryError):
-        encoding.first_difference(DEVICE)
+        device_update.first_difference(DEVICE)
     monkeypatch.undo()
-    assert encoding.first_difference(DEVICE) == ""
+    assert device_update.first_difference(DEVICE) == ""

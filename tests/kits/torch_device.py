@@ -1,4 +1,4 @@
-"""The device on which tests of `secureps.device` run: SECUREPS_TEST_DEVICE, or else the CPU."""
+"""The device on which updates are made in tests: SECUREPS_TEST_DEVICE, or else the CPU."""
 
 import os
 from typing import Any

@@ -33,6 +33,7 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 STAYS = {
     "client/update._hash_integers": "put in order by `ascontiguousarray`",
     "buffers.Buffers._wrap": "memory of this process",
+    "client/device_update._steps": "bits are compared in one process",
     "client/flower/trainer.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.receive_order": "processes of one client, on machines of one kind",
@@ -41,7 +42,6 @@ STAYS = {
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
     "crypto/sampling.fill": "whoever asks has its array in a stated order",
-    "device/encoding._steps": "bits are compared in one process",
     "roles/coordinator/opening.candidates": "sums are compared in one process",
     "run/script/scoring.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from secureps.config.plan import PlanSection, RecordPrivacySection
-from secureps.errors import PlanRefused
+from secureps.config.plan import PlanSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +53,3 @@ def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.in
     while part > least and part * training + transfer > target:
         part /= 2
     return part
-
-
-def refuse_unsound_work(section: PlanSection) -> None:
-    if section.work is None:
-        return
-    if math.frexp(section.work.least)[0] != 0.5:
-        raise PlanRefused(
-            f"work.least: {section.work.least:g} is none of 1, 0.5, 0.25, 0.125, ...: take one"
-        )
-    if isinstance(section.privacy, RecordPrivacySection):
-        raise PlanRefused(
-            "work: under record-level privacy every version takes and charges "
-            "training.local_steps private steps; a client that took fewer would tell in its "
-            "charges how fast its machine is and how much it holds: remove [work]"
-        )

@@ -44,7 +44,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
-from secureps.policy.checks.privacy import weak_privacy
+from secureps.policy.checks.sections import weak_privacy
 from secureps.policy.counting import bits_left, bound, counts_by_public_number, is_few, shares_of
 from secureps.policy.explain.visibility import (
     Sight,

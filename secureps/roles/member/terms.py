@@ -23,7 +23,7 @@ from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import Schema, wrong_run
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
-from secureps.policy.checks.privacy import weak_privacy
+from secureps.policy.checks.sections import weak_privacy
 from secureps.policy.counting import describe_public, public_number
 from secureps.policy.plan import Plan, different_keys
 from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact, total_epsilon

@@ -9,7 +9,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
-from secureps.policy.checks.privacy import LEAST_NOISE, weak_privacy
+from secureps.policy.checks.sections import LEAST_NOISE, weak_privacy
 from secureps.policy.plan import Plan
 from tests.kits.privacy_kit import PRIVACY as CLIENT
 from tests.kits.roles_kit import PRIVACY as RECORD

@@ -1,16 +1,30 @@
-"""Checks of a plan's privacy and codec.
+"""Checks of a plan's sections: servers, local work, privacy, codec and sums.
 
-An epsilon covers sums with noise. It is void if other things that are visible depend on a client's
-data: how much the client counts, the size that it declares for an update, or the rows it sends.
+**Privacy.** An epsilon covers sums with noise. It is void if other things that are visible depend
+on a client's data: how much the client counts, the size that it declares for an update, or the rows
+it sends.
+
+**Sums.** A cohort of a group with `outcome = "sum"` is summed and opened like any other. Its total
+is the next version of the group's tensors: no optimizer steps, and nothing is divided. A client
+sends the tensors that its trainer returns, not their differences from the version before. Without
+noise every total is exact: clients send whole numbers of `bits` bits including the sign, and a plan
+is refused if its largest total would not be exact in float32. Under client-level privacy `clip`
+bounds the L2 norm of a client's tensors; noise and charges are those of any other sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.codec.grid import Grid, levels
 from secureps.config.plan import (
     STAGES,
+    CipherSection,
     ClientPrivacySection,
     GroupSection,
     OwnRuleSection,
@@ -20,9 +34,78 @@ from secureps.config.plan import (
     SspSection,
     SyncSection,
 )
-from secureps.errors import PlanRefused
+from secureps.crypto.cipher import Opening
+from secureps.errors import Malformed, PlanRefused
+from secureps.model.layout import GroupLayout
 from secureps.policy.rules.rule import Bounds
 from secureps.privacy.ledger import OWN_DELTA
+
+# --- servers and local work -------------------------------------------------------------
+
+
+def refuse_replicas(section: PlanSection) -> None:
+    """Refuses more copies than shards, or `shards_wait` without copies (PlanRefused)."""
+    copies = section.replicas
+    if copies > section.shards:
+        raise PlanRefused(
+            f"replicas: {copies} copies of every block lie on as many shards, and there are "
+            f"{section.shards}: raise shards to {copies} or lower replicas"
+        )
+    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
+        raise PlanRefused(
+            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
+        )
+
+
+def refuse_unsound_scaling(section: PlanSection) -> None:
+    """Refuses a first number of shards outside the range of `[scaling]` (PlanRefused)."""
+    own = section.scaling
+    if own is None:
+        return
+    if not own.least_shards <= section.shards <= section.most_shards:
+        mend = "lower it, or raise scaling.most_shards"
+        if section.shards < own.least_shards:
+            mend = "raise it, or lower scaling.least_shards"
+        raise PlanRefused(
+            f"scaling: a run begins with shards = {section.shards}, and they are to be "
+            f"{own.least_shards} to {section.most_shards}: {mend}"
+        )
+    if own.least_shards < section.replicas:
+        raise PlanRefused(
+            f"scaling.least_shards = {own.least_shards}: every block lies on {section.replicas} "
+            "shards, so there are as many at least"
+        )
+
+
+def refuse_holders(section: CipherSection, opening: Opening) -> None:
+    """Refuses holders or a threshold that the cipher cannot have (PlanRefused)."""
+    if opening is Opening.HOLDER and section.holders not in (None, 1):
+        raise PlanRefused(
+            f"cipher.holders: {section.name} has one holder of the whole secret key; "
+            f"{section.holders} were asked for"
+        )
+    if opening is not Opening.COMMITTEE and section.threshold is not None:
+        raise PlanRefused(
+            f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
+        )
+
+
+def refuse_unsound_work(section: PlanSection) -> None:
+    if section.work is None:
+        return
+    if math.frexp(section.work.least)[0] != 0.5:
+        raise PlanRefused(
+            f"work.least: {section.work.least:g} is none of 1, 0.5, 0.25, 0.125, ...: take one"
+        )
+    if isinstance(section.privacy, RecordPrivacySection):
+        raise PlanRefused(
+            "work: under record-level privacy every version takes and charges "
+            "training.local_steps private steps; a client that took fewer would tell in its "
+            "charges how fast its machine is and how much it holds: remove [work]"
+        )
+
+
+# --- privacy ---------------------------------------------------------------------
 
 Privacy = RecordPrivacySection | ClientPrivacySection | None
 
@@ -227,3 +310,74 @@ def _refuse_feedback(section: GroupSection, rounds: bool, versions: int) -> None
         )
     if versions == 1:
         raise PlanRefused("feedback: one version is made, and what is kept would never be sent")
+
+
+# --- sums --------------------------------------------------------------------------
+
+WHOLE = 1 << 24
+"""Every whole number of at most this magnitude is a float32."""
+
+_OF_MODELS = ("adaptive", "codec", "feedback", "pull_bits", "range", "sparse", "optimizer")
+"""Keys that only make sense for updates of a model."""
+
+
+def refuse_sum(section: GroupSection, own: Bounds, privacy: Privacy) -> None:
+    """Refuses a sum group that could not be exact, or that no epsilon would cover (PlanRefused)."""
+    if section.outcome != "sum":
+        return
+    for key in _OF_MODELS:
+        if getattr(section, key) != GroupSection.model_fields[key].default:
+            raise PlanRefused(
+                f'{key}: it is for updates of a model, and outcome = "sum" adds whole numbers: '
+                "remove it"
+            )
+    if isinstance(privacy, RecordPrivacySection):
+        raise PlanRefused(
+            'outcome = "sum": under record-level privacy nothing is told of a client\'s records '
+            'but by noisy steps: take unit = "client", or a plan of its own for the sum'
+        )
+    if section.weighting != "uniform":
+        raise PlanRefused('weighting: in a sum all count alike: take "uniform"')
+    if not isinstance(section.rule, SyncSection):
+        raise PlanRefused(
+            f'rule: in a sum each client counts once, and under "{section.rule.name}" it may count '
+            'more or less: take "sync"'
+        )
+    most = whole_grid(section).most
+    if privacy is None and own.most * most > WHOLE:
+        raise PlanRefused(
+            f"bits: {own.most} clients that add up to {most:,} each reach a total of "
+            f"{own.most * most:,}, and totals are exact up to {WHOLE:,}: lower bits, rule.most or "
+            "cipher.capacity"
+        )
+
+
+def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
+    """Refuses a tensor whose dtype cannot hold every total, such as uint8 (PlanRefused).
+
+    With noise a total may be negative, so unsigned types are refused too.
+    """
+    for spec in layout.tensors:
+        dtype = np.dtype(spec.dtype)
+        if dtype.itemsize < 4 or dtype.kind not in ("fiu" if exact else "fi"):
+            raise PlanRefused(
+                f"group {layout.name}: tensor {spec.name!r} is {dtype}, which cannot hold every "
+                'total: outcome = "sum" takes int32, int64, float32 or float64'
+            )
+
+
+def whole_grid(section: GroupSection) -> Grid:
+    return Grid(section.bits, float(levels(section.bits) // 2))
+
+
+def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np.float32]) -> None:
+    """Checks that a client's addends are whole and within the plan's bits (Malformed)."""
+    most = whole_grid(section).most
+    wrong = (values != np.rint(values)) | (np.abs(values) > most)
+    if wrong.any():
+        at = int(wrong.argmax())
+        name = next(name for name, part in layout.parts() if at < part.stop)
+        raise Malformed(
+            f"tensor {name!r} has the value {values[at]:g}, and the plan sums whole numbers from "
+            f"{-most:,} to {most:,} (group {section.name}: bits = {section.bits})"
+        )

@@ -1,1 +1,0 @@
-"""What is done on a device to updates, and to values that are stepped, to the bits of the host."""
