@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.crypto.sharing import P, combination, key_sum, lagrange, parse_vector, vector_bytes
+from secureps.crypto.sharing import P, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, NotReady, Refused
 from secureps.messages import orders, requests
@@ -187,58 +187,6 @@ def test_two_cohorts_that_differ_in_one_member_never_both_open(
         }
         assert loot.refused == reasons
         opens_nothing(run, loot.sent[:1], taken(run, loot))
-
-
-Asks = tuple[orders.Open, orders.Open]
-"""The victim's cohort with a group of others, and that group alone."""
-
-
-def victims_key(run: RogueRun, victim: Sent, asks: Sequence[Asks]) -> Ints:
-    """What the answers come to if they were bare shares, which add up.
-
-    Holder j is asked for the victim with group j, and for all other groups alone. The others'
-    answers for group j are t points of a polynomial, and so tell what holder j would have answered.
-    What is left of holder j's answer is its share of the victim's key.
-    """
-    committee, length, shares = run.site.committee, length_of(run), {}
-    answers = [
-        {name: run.share(name, beside if k == j else alone) for k, name in enumerate(run.names)}
-        for j, (beside, alone) in enumerate(asks)
-    ]
-    for j, name in enumerate(run.names[: threshold(run)]):
-        told = {k: parse_vector(answers[j][n], length) for k, n in enumerate(run.names) if k != j}
-        points = dict(sorted(told.items())[: committee.threshold])
-        factors = lagrange(tuple(k + 1 for k in points), j + 1)
-        groups = combination(factors, points.values())
-        mine = parse_vector(answers[j][name], length)
-        shares[j] = combination((1, P - 1), (mine, groups))
-    correction = parse_vector(victim.receipt.correction or b"", length)
-    return key_sum(committee, shares, [correction], [1])
-
-
-@pytest.mark.parametrize(("holders", "threshold"), [(4, 3), (5, 4)])
-def test_no_update_is_told_by_answers_to_different_large_cohorts(
-    holders: int, threshold: int, tmp_path: Path
-) -> None:
-    """Every honest ledger sees disjoint cohorts of five or more, and nobody is corrupt."""
-    with RogueRun(tmp_path, holders, threshold, clients=5 * threshold + 1) as run:
-        victim, *others = run.fresh(5 * threshold + 1)
-        groups = [tuple(others[5 * j : 5 * j + 5]) for j in range(threshold)]
-        asks = [(run.opening((victim, *group)), run.opening(group)) for group in groups]
-        opens_nothing(run, (victim,), victims_key(run, victim, asks))
-
-
-def test_without_rounds_six_clients_at_three_bases_tell_nothing_either(tmp_path: Path) -> None:
-    rule = 'name = "buffered", buffer = 5, minimum = 5, max_staleness = 2'
-    with RogueRun(tmp_path, 4, 3, rule) as run:
-        clients = run.clients[:6]
-        victim = run.site.send(clients[0], 1, 0)
-        groups = [
-            tuple(run.site.send(client, 1 + base, base) for client in clients[1:])
-            for base in range(3)
-        ]
-        asks = [(run.opening((victim, *group)), run.opening(group)) for group in groups]
-        opens_nothing(run, (victim,), victims_key(run, victim, asks))
 
 
 @both

@@ -124,20 +124,6 @@ def test_blocks_that_are_gone_from_its_outbox_are_told() -> None:
     assert client.order(orders.SendAgain(2, update.receipt.id)) == gone(update.receipt.id)
 
 
-def test_send_again_sends_the_same_headers() -> None:
-    client = Client().joined()
-    update = client.trained()
-    client.stored(update)
-    for sender in (client, client.restarted().joined()):
-        step = sender.order(orders.SendAgain(2, update.receipt.id))
-        assert [h for _, h in puts(step)] == list(update.headers)
-        assert step.records == []
-        last = sender.stored(update)[-1]
-        assert said(last, requests.Submit) == [requests.Submit(update.receipt)]
-    other = SubmissionId("c0", "all", 9)
-    assert client.order(orders.SendAgain(2, other)) == gone(other)
-
-
 def test_what_is_asked_for_before_its_receipt_is_answered_is_submitted_again() -> None:
     """The coordinator reopened the cohort meanwhile, and waits for the receipt."""
     client = Client().joined()

@@ -11,7 +11,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.machine import Call, CallOff, Locate, Step
-from secureps.roles.member.member import follow_shards, send_blocks
+from secureps.roles.member.member import follow_shards
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.pinned_run import Pinned
@@ -63,12 +63,6 @@ def calls(step: Step) -> list[tuple[str, int]]:
 def pulls(step: Step) -> list[tuple[str, int]]:
     gets = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
     return [(to, m.block) for to, m in gets if isinstance(m, requests.GetBlock)]
-
-
-def test_each_block_is_sent_once_to_its_primary() -> None:
-    step = Step()
-    send_blocks(step, pinned(), outbox().blocks_of(ID))
-    assert calls(step) == [(STAYS, 0), (GOES, 1), (STAYS, 2), (GOES, 3)]
 
 
 def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:

@@ -314,19 +314,6 @@ def damaged(task: Task, keys: Iterable[str]) -> WorkFailed:
     return WorkFailed(task, PayloadsDamaged(frozenset(keys)))
 
 
-def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
-    desk = Desk()
-    desk.order(configure(desk.plan))
-    desk.put_all((FOUND_ID,), purpose=FOUNDING)
-    (task,) = works(desk.order(desk.found()))
-    step = desk.give(WORKER, damaged(task, task.keys[:1]))
-    assert step.records == [shard_records.Discarded((FOUND_ID,))]
-    assert works(step) == [Prune(task.keys)]
-    assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
-    desk.put_all((FOUND_ID,), purpose=FOUNDING)
-    assert works(desk.order(desk.found())) == [task]
-
-
 def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
     """The founder lost the first model before all shards had it."""
     desk = Desk()
@@ -376,26 +363,6 @@ def test_damaged_updates_are_forgotten_and_missing() -> None:
     assert desk.shard.wake() == AGAIN
     assert calls(desk.shard.handle(AGAIN, "", Tick())) == calls(step)
     assert desk.shard.wake() is None
-
-
-def test_damaged_opened_sums_are_forgotten_and_missing() -> None:
-    desk = Desk("bfv").founded()
-    cohort = make_cohort()
-    desk.holding(cohort)
-    headers = [opened_header(desk.plan, desk.run, "all", 0, b) for b in OWN]
-    for header in headers:
-        desk.put(header)
-    order = orders.Prepare(1, cohort, OPENED)
-    (task,) = works(desk.order(order))
-    step = desk.give(WORKER, damaged(task, (headers[1].key,)))
-    assert step.records == [shard_records.OpenedForgotten("all", 0, OWN[1:])]
-    missing = requests.Missing("shard-a", "all", 0, ())
-    assert calls(step) == [missing]
-    for shard in (desk, desk.restarted()):
-        assert calls(shard.order(order)) == [missing]
-        assert not shard.shard.inspect(HOLDER, requests.PutBlock(headers[0]))
-        shard.put(headers[1])
-        assert works(shard.order(order)) == [task]
 
 
 def test_members_whose_blocks_are_lost_with_their_sum_are_missing_until_they_come() -> None:

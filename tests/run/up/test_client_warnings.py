@@ -20,21 +20,6 @@ def write(folder: Path, client: str, *lines: str, end: str = "\n") -> None:
         log.write("".join(f"{AT}{client}: {line}{end}" for line in lines))
 
 
-def test_the_first_far_cut_of_each_kind_is_said_once_with_its_clients_name(tmp_path: Path) -> None:
-    echo = ClientWarnings(tmp_path, ("a", "b"))
-    assert list(echo.news()) == [], "no client has a log yet"
-    write(tmp_path, "a", "version 1: 200 records", NEAR)
-    assert list(echo.news()) == []
-    write(tmp_path, "b", f"group head: {FAR}", FAR)
-    write(tmp_path, "a", FAR)
-    assert list(echo.news()) == [f"a says: {FAR}{ONCE}"]
-    write(tmp_path, "b", BEYOND, FAR)
-    write(tmp_path, "a", BEYOND)
-    assert list(echo.news()) == [f"a says: {BEYOND}{ONCE}"]
-    write(tmp_path, "b", FAR, BEYOND)
-    assert list(echo.news()) == []
-
-
 def test_who_sends_nothing_is_named_once_with_all_that_say_the_same(tmp_path: Path) -> None:
     echo = ClientWarnings(tmp_path, ("a", "b", "c"))
     none = "sends no update from version {} of all: its script trained on 0 examples"

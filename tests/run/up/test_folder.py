@@ -6,7 +6,6 @@ import pytest
 
 from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.site_files import ServeSection
-from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.policy.plan import Plan, load_plan
@@ -70,18 +69,6 @@ def test_a_committee_has_as_many_holders_as_the_plan_says(
         assert section.checkpoints is None
         states.add(section.state)
     assert len(states) == holders
-
-
-def test_bfv_has_one_and_plain_has_none(tmp_path: Path) -> None:
-    for cipher, names in (("bfv", ("holder-0",)), ("plain", ())):
-        folder = tmp_path / cipher
-        folder.mkdir()
-        run, plan, cast = made(folder, cipher)
-        assert cast.holders == names
-        check_fits(load_public(run.kit), plan.opening, plan.holders)
-        for name in names:
-            assert isinstance(load_holder_secret(run.kit, name), BfvSecretKey)
-        assert len(list(run.config("x").parent.glob("holder-*.toml"))) == len(names)
 
 
 def test_as_many_shards_are_started_as_may_hold_the_model(tmp_path: Path) -> None:
