@@ -35,6 +35,7 @@ from secureps.roles.member.tasks import Aim
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import ends, small_federation, small_plan
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.roles_kit import SCHEMA, make_plan
 from tests.kits.sealed_blocks import drawn
 from tests.kits.torch_device import DEVICE
@@ -48,17 +49,12 @@ RULE = {"quorum": 3, "minimum": 2}
 STEPS: dict[str, Any] = {"weighting": "uniform"}
 CIPHER = "bfv"
 """Of plans alone: nothing is sealed here."""
-PRIVACY = {
-    "unit": "client",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 500.0,
-    "placement": "local",
-}
 
 
 def plan_of(group: Mapping[str, Any], privacy: Mapping[str, Any] | None = None) -> Plan:
-    changes: dict[str, Any] = {} if privacy is None else {"privacy": PRIVACY | dict(privacy)}
+    changes: dict[str, Any] = (
+        {} if privacy is None else {"privacy": PRIVACY | {"placement": "local"} | dict(privacy)}
+    )
     return make_plan(
         CIPHER if changes else "plain", group=[{"rule": RULE} | dict(group)], **changes
     )

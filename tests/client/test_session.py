@@ -27,6 +27,7 @@ from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_private
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
+from tests.kits.roles_kit import PRIVACY
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
 SSP = {"name": "ssp", "slack": 2, "minimum": 2}
@@ -309,19 +310,8 @@ def test_who_failed_to_join_joins_again_in_the_same_process(federation: DiskFede
     assert play(joined(federation)) == [0, 1, 2]
 
 
-PRIVATE = {
-    "unit": "record",
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "sample_rate": 0.5,
-    "delta": 1e-5,
-    "budget": 8.0,
-    "records": 12,
-}
-
-
 def test_a_private_plan_wants_a_loop_that_says_it_takes_private_steps(tmp_path: Path) -> None:
-    private = small_plan(privacy=PRIVATE, training={"local_steps": 2})
+    private = small_plan(privacy=PRIVACY, training={"local_steps": 2})
     options: dict[str, Any] = {"server": "127.0.0.1:1", "name": LAST, "initial": {}, "examples": 9}
     with pytest.raises(ps.PlanRefused, match="private_steps=True"):
         ps.join(tmp_path, private, **options)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.test_systems import ADAM, DENSE, PLAIN, RLWE, digest_of, simulated
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.torch_device import DEVICE
 
 TRAINER = """
@@ -55,13 +56,7 @@ PRIVATE = {k: v for k, v in UPDATE.items() if k not in ("range", "most_examples"
     "weighting": "uniform",
     "clip": 0.5,
 }
-NOISE = {
-    "unit": "client",
-    "noise_multiplier": 0.5,
-    "delta": 1e-5,
-    "budget": 5000.0,
-    "placement": "local",
-}
+NOISE = PRIVACY | {"noise_multiplier": 0.5, "budget": 5000.0, "placement": "local"}
 
 
 @pytest.mark.parametrize(

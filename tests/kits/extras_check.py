@@ -262,6 +262,14 @@ def sink_is_missed(extra: str) -> None:
     refused(extra, "up", f"{name}/plan.toml", f"--{extra}", "there", "--out", "none")
 
 
+def tensorboard_is_missed() -> None:
+    sink_is_missed("tensorboard")
+
+
+def mlflow_is_missed() -> None:
+    sink_is_missed("mlflow")
+
+
 def dashboard_is_missed() -> None:
     """By the command, and by `up`, before anything begins."""
     project("unseen", "plain")
@@ -269,31 +277,13 @@ def dashboard_is_missed() -> None:
     refused("dashboard", "up", "unseen/plan.toml", "--dashboard", "--out", "none")
 
 
-THERE: dict[str, Callable[[], None]] = {
-    "torch": torch_is_there,
-    "bfv": bfv_is_there,
-    "flower": flower_is_there,
-    "report": report_is_there,
-    "tensorboard": tensorboard_is_there,
-    "mlflow": mlflow_is_there,
-    "objects": objects_is_there,
-    "dashboard": dashboard_is_there,
-    "ray": ray_is_there,
-    "trace": trace_is_there,
-}
+THERE: list[Callable[[], None]] = [torch_is_there, bfv_is_there, flower_is_there, report_is_there]
+THERE += [tensorboard_is_there, mlflow_is_there, objects_is_there, dashboard_is_there]
+THERE += [ray_is_there, trace_is_there]
 
-MISSED: dict[str, Callable[[], None]] = {
-    "torch": torch_is_missed,
-    "bfv": bfv_is_missed,
-    "flower": flower_is_missed,
-    "report": report_is_missed,
-    "tensorboard": lambda: sink_is_missed("tensorboard"),
-    "mlflow": lambda: sink_is_missed("mlflow"),
-    "objects": objects_is_missed,
-    "dashboard": dashboard_is_missed,
-    "ray": ray_is_missed,
-    "trace": trace_is_missed,
-}
+MISSED: list[Callable[[], None]] = [torch_is_missed, bfv_is_missed, flower_is_missed]
+MISSED += [report_is_missed, tensorboard_is_missed, mlflow_is_missed, objects_is_missed]
+MISSED += [dashboard_is_missed, ray_is_missed, trace_is_missed]
 
 
 def examine(name: str) -> None:
@@ -304,8 +294,9 @@ def examine(name: str) -> None:
             assert (find_spec(module) is not None) == (extra in here), module
     if name == "base":
         base_is_there()
+    tried = {each.__name__: each for each in (*THERE, *MISSED)}
     for extra in EXTRAS:
-        (THERE if extra in here else MISSED)[extra]()
+        tried[f"{extra}_is_{'there' if extra in here else 'missed'}"]()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
 from secureps.wire.msgpack import decode, encode
-from tests.kits.unset import unset
+from tests.kits.unset import empty, unset
 
 copyreg.pickle(
     PublicIdentity, lambda known: (PublicIdentity, (known.key,))
@@ -56,7 +56,7 @@ def extremes(
     origin = typing.get_origin(hint)
     if origin is tuple:
         (inner, *_) = typing.get_args(hint)
-        first = value[0] if value else _filled(inner)
+        first = value[0] if value else empty(inner)
         if leaves is EXTREMES:
             yield ()
             yield (first,) * 3
@@ -68,18 +68,13 @@ def extremes(
         (inner, *others) = (each for each in typing.get_args(hint) if each is not type(None))
         if leaves is EXTREMES and not others:
             yield None
-        yield from extremes(_filled(inner) if value is None else value, inner, leaves)
+        yield from extremes(empty(inner) if value is None else value, inner, leaves)
     elif dataclasses.is_dataclass(hint):
         for name, inner in field_types(typing.cast(type, hint)).items():
             for other in extremes(getattr(value, name), inner, leaves):
                 yield dataclasses.replace(value, **{name: other})
     else:
         yield from leaves[hint]
-
-
-def _filled(hint: Any) -> Any:
-    kind: type = hint
-    return unset(kind) if dataclasses.is_dataclass(kind) else kind()
 
 
 def sendable(event: Any) -> Iterator[Any]:

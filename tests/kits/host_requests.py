@@ -5,29 +5,25 @@ Each has a port to be filled in, and begins with the path of the server that is 
 
 import socket
 
+
+def _get(*hosts: str, url: str = "{path}", version: str = "1.1") -> str:
+    return f"GET {url} HTTP/{version}\r\n" + "".join(f"Host:{h}\r\n" for h in hosts) + "\r\n"
+
+
+RIGHT, EVIL = " 127.0.0.1:{port}", " evil.example:{port}"
 OTHERS = {
-    "another name": "GET {path} HTTP/1.1\r\nHost: evil.example:{port}\r\n\r\n",
-    "another port": "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:1{port}\r\n\r\n",
-    "no port": "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-    "a name that begins so": "GET {path} HTTP/1.1\r\nHost: localhost:{port}.evil.example\r\n\r\n",
-    "an empty one": "GET {path} HTTP/1.1\r\nHost:\r\n\r\n",
-    "none": "GET {path} HTTP/1.0\r\n\r\n",
-    "the other one second": (
-        "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil.example:{port}\r\n\r\n"
-    ),
-    "the other one first": (
-        "GET {path} HTTP/1.1\r\nHost: evil.example:{port}\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-    ),
-    "the same twice": (
-        "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-    ),
-    "another URL": "GET http://evil.example{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n",
-    "another URL and name": (
-        "GET http://127.0.0.1:{port}{path} HTTP/1.1\r\nHost: evil.example:{port}\r\n\r\n"
-    ),
-    "a name with a password": (
-        "GET http://127.0.0.1:{port}@evil.example{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-    ),
+    "another name": _get(EVIL),
+    "another port": _get(" 127.0.0.1:1{port}"),
+    "no port": _get(" 127.0.0.1"),
+    "a name that begins so": _get(" localhost:{port}.evil.example"),
+    "an empty one": _get(""),
+    "none": _get(version="1.0"),
+    "the other one second": _get(RIGHT, EVIL),
+    "the other one first": _get(EVIL, RIGHT),
+    "the same twice": _get(RIGHT, RIGHT),
+    "another URL": _get(RIGHT, url="http://evil.example{path}"),
+    "another URL and name": _get(EVIL, url="http://127.0.0.1:{port}{path}"),
+    "a name with a password": _get(RIGHT, url="http://127.0.0.1:{port}@evil.example{path}"),
 }
 OWN = {
     name: f"GET {{path}} HTTP/1.1\r\nHost: {name}:{{port}}\r\nConnection: close\r\n\r\n"

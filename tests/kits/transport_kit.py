@@ -24,7 +24,7 @@ from secureps.errors import (
     from_wire,
 )
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import Commit
+from secureps.messages.orders import Commit, Finish
 from secureps.messages.requests import (
     AskBlock,
     AskStatus,
@@ -324,7 +324,7 @@ class TransportContract:
         message = Subscribe("a", (SubmissionId("a", "all", 3),))
         world.transport("a").watch(message, orders.put, lost.put)
         assert world.next(server.subscribed) == "a"
-        sent = [Commit(1, "all", version, 0) for version in range(300)]
+        sent = [Finish(number, "x" * (number * 200 % 9_000)) for number in range(300)]
         for order in sent:
             server.streams["a"](order)
         assert [world.next(orders) for _ in sent] == sent

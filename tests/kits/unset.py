@@ -8,10 +8,10 @@ from secureps.messages.encoding import field_types
 
 
 def unset(kind: type, **others: Any) -> Any:
-    return kind(**{name: _empty(hint) for name, hint in field_types(kind).items()} | others)
+    return kind(**{name: empty(hint) for name, hint in field_types(kind).items()} | others)
 
 
-def _empty(hint: Any) -> Any:
+def empty(hint: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is tuple:
         return ()

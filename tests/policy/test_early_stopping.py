@@ -38,35 +38,33 @@ def test_the_best_is_the_most_or_the_least(
     assert found.version == version
 
 
-def test_without_evaluations_there_is_no_best_and_no_end() -> None:
-    assert find_best((), section()) is None
-    assert why_stop((), section(patience=1)) is None
-    assert why_stop(evaluations(0.1, 0.1, 0.1), section()) is None
+@pytest.mark.parametrize(
+    ("values", "rule", "ends"),
+    [
+        ((), {"patience": 1}, False),
+        ((0.1, 0.1, 0.1), {}, False),
+        ((0.1, 0.2, 0.22), {"patience": 2, "least": 0.05}, False),
+        ((0.1, 0.12, 0.2, 0.21), {"patience": 2, "least": 0.05}, False),  # 0.2 began anew
+        ((0.25, 0.5), {"patience": 1, "least": 0.25}, True),
+        ((0.25, 0.5625), {"patience": 1, "least": 0.25}, False),
+        ((0.25, 0.25), {"patience": 1, "least": 0.0}, True),
+        ((0.1, 0.14, 0.18, 0.22), {"patience": 3, "least": 0.05}, False),  # small steps together
+        ((0.5, 0.4, 0.3), {"goal": "min", "patience": 1}, False),
+        ((0.5, 0.6), {"goal": "min", "patience": 1}, True),
+    ],
+)
+def test_patience_counts_evaluations_without_improvement_in_a_row(
+    values: tuple[float, ...], rule: dict[str, Any], ends: bool
+) -> None:
+    assert bool(why_stop(evaluations(*values), section(**rule))) is ends
 
 
-def test_patience_counts_evaluations_without_improvement_in_a_row() -> None:
-    rule = section(patience=2, least=0.05)
-    assert why_stop(evaluations(0.1, 0.2, 0.22), rule) is None
-    assert why_stop(evaluations(0.1, 0.12, 0.2, 0.21), rule) is None  # 0.2 began anew
-    reason = why_stop(evaluations(0.1, 0.2, 0.22, 0.25), rule)
+def test_the_end_says_what_did_not_improve() -> None:
+    reason = why_stop(evaluations(0.1, 0.2, 0.22, 0.25), section(patience=2, least=0.05))
     assert reason == (
         "2 evaluations in a row did not improve m by more than 0.05 on version 4's 0.2000"
     )
-
-
-def test_an_improvement_is_by_more_than_the_least() -> None:
-    assert why_stop(evaluations(0.25, 0.5), section(patience=1, least=0.25)) is not None
-    assert why_stop(evaluations(0.25, 0.5625), section(patience=1, least=0.25)) is None
-    assert why_stop(evaluations(0.25, 0.25), section(patience=1, least=0.0)) is not None
-
-
-def test_many_small_steps_are_an_improvement_together() -> None:
-    assert why_stop(evaluations(0.1, 0.14, 0.18, 0.22), section(patience=3, least=0.05)) is None
-
-
-def test_a_smaller_value_is_better_where_the_goal_is_min() -> None:
-    assert why_stop(evaluations(0.5, 0.4, 0.3), section("min", patience=1)) is None
-    assert why_stop(evaluations(0.5, 0.6), section("min", patience=1)) is not None
+    assert find_best((), section()) is None
 
 
 @pytest.mark.parametrize(("goal", "before", "after"), [("max", 0.7, 0.8), ("min", 0.9, 0.8)])

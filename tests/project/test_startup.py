@@ -39,15 +39,11 @@ def imported(code: str, *arguments: str) -> set[str]:
 MAIN = "from secureps.run.cli import main; main()"
 
 
-def test_help_imports_no_more_than_it_prints() -> None:
-    found = imported(MAIN, "--help")
+@pytest.mark.parametrize("asked", [(), ("keys",)], ids=["all", "keys"])
+def test_help_imports_no_more_than_it_prints(asked: tuple[str, ...]) -> None:
+    found = imported(MAIN, *asked, "--help")
     assert found & (SLOW | FOR_A_CHECK | FOR_A_SERVER - {"rich.console"}) == set()
     assert "typer" in found, "the modules are looked for under their names"
-
-
-def test_keys_are_named_without_what_makes_them() -> None:
-    found = imported(MAIN, "keys", "--help")
-    assert found & (SLOW | FOR_A_CHECK | FOR_A_SERVER - {"rich.console"}) == set()
 
 
 def test_a_client_asks_for_its_keys_without_a_cipher(tmp_path: Path) -> None:

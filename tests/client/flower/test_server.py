@@ -89,11 +89,6 @@ class Halving(FedAvg):
         raise AssertionError("it was run on made-up numbers")
 
 
-class Saving(FedAvg):
-    def aggregate_train(self, *given: Any) -> Any:
-        raise AssertionError("it was run on made-up numbers")
-
-
 class OwnLoop(FedAvg):
     def start(self, grid: Grid, initial_arrays: ArrayRecord) -> Any:  # type: ignore[override]
         return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
@@ -118,7 +113,6 @@ def on_the_instance() -> FedAvg:
     ("strategy", "what"),
     [
         (Halving(), "the strategy Halving"),
-        (Saving(), "the strategy Saving"),
         (OwnLoop(), "it starts no strategy"),
         (Wrapped(), "the strategy Wrapped"),
         (on_the_instance(), "aggregate_train of FedAvg"),

@@ -12,7 +12,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.local_work import Pace, portion
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered
-from secureps.roles.member.outbox import REMEMBERED, Timing
+from secureps.roles.member.outbox import Timing
 from secureps.roles.member.tasks import Contribute
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import PRIVACY, make_plan, works
@@ -122,14 +122,6 @@ def test_what_is_no_training_is_not_measured() -> None:
     watch.end_training(5.0)
     watch.note_transfer(1.0)
     assert not watch.paces
-
-
-def test_it_remembers_the_last_ones() -> None:
-    watch = Timing()
-    for k in range(REMEMBERED + 2):
-        watch.begin_training(0.0, 1.0)
-        watch.end_training(float(k))
-    assert [pace.training for pace in watch.paces] == [2.0, 3.0, 4.0]
 
 
 # --- the member -------------------------------------------------------------------

@@ -399,17 +399,6 @@ def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.M
     assert made == []
 
 
-def test_orders_that_wait_together_come_in_their_order(world: Grpc) -> None:
-    world.serve("coordinator", endpoint := EchoServer())
-    came: queue.Queue[Any] = queue.Queue()
-    world.transport("a").watch(Subscribe("a", ()), came.put, came.put)
-    assert world.next(endpoint.subscribed) == "a"
-    orders = [Finish(number, "x" * (number * 200 % 9_000)) for number in range(300)]
-    for order in orders:
-        endpoint.streams["a"](order)
-    assert [world.next(came) for _ in orders] == orders
-
-
 def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
     """Otherwise two shards full of blocks for each other would wait for ever."""
     server = ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 10, 10)
