@@ -255,34 +255,62 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
     "modes": (
         modes,
         {
-            path: mode
-            for mode, paths in {
-                GROUP: "kit checkpoints checkpoints/000001 deployed",
-                CLOSED: (
-                    "kit/ca kit/private kit/private/keys-0 kit/private/keys-0/0000000000000000 "
-                    "state state/spool copy copy/spool ledgers deployed/servers"
-                ),
-                PRIVATE: (
-                    "kit/ca/ca.key kit/ca/turn kit/private/keys-0/0000000000000000/envelope-1.key "
-                    "kit/private/keys-0/envelope.key kit/private/keys-0/envelope.pub "
-                    "kit/private/keys-0/identity.key kit/private/keys-0/tls.key state/acts.jsonl "
-                    "state/acts.turn state/folder-number state/journal.db state/journal.db-shm "
-                    "state/journal.db-wal state/journal.db.height state/journal.db.lock "
-                    "state/metrics-address state/seed state/spool/key copy/acts.jsonl "
-                    "copy/journal.db copy/journal.db.height copy/seed copy/spool/key ledgers/me.db "
-                    "ledgers/me.db.height ledgers/me.db.lock ledgers/me.db.turn "
-                    "deployed/servers/0-keys.yaml"
-                ),
-                SHARED: (
-                    "kit/ca/cipher.json kit/ca/holds.json kit/public/ca.pub "
-                    "kit/public/holders/keys-0.envelope.pub kit/public/roster.json "
-                    "kit/public/tls/ca.pem kit/public/tls/keys-0.pem kit/requests/keys-0.json "
-                    "checkpoints/000001/shard-0.safetensors"
-                ),
-                LISTED: "kit/public kit/public/holders kit/public/tls kit/requests",
-                "0o660": "socket",
-            }.items()
-            for path in paths.split()
+            "kit": GROUP,
+            "kit/ca": CLOSED,
+            "kit/ca/ca.key": PRIVATE,
+            "kit/ca/cipher.json": SHARED,
+            "kit/ca/holds.json": SHARED,
+            "kit/ca/turn": PRIVATE,
+            "kit/private": CLOSED,
+            "kit/private/keys-0": CLOSED,
+            "kit/private/keys-0/0000000000000000": CLOSED,
+            "kit/private/keys-0/0000000000000000/envelope-1.key": PRIVATE,
+            "kit/private/keys-0/envelope.key": PRIVATE,
+            "kit/private/keys-0/envelope.pub": PRIVATE,
+            "kit/private/keys-0/identity.key": PRIVATE,
+            "kit/private/keys-0/tls.key": PRIVATE,
+            "kit/public": LISTED,
+            "kit/public/ca.pub": SHARED,
+            "kit/public/holders": LISTED,
+            "kit/public/holders/keys-0.envelope.pub": SHARED,
+            "kit/public/roster.json": SHARED,
+            "kit/public/tls": LISTED,
+            "kit/public/tls/ca.pem": SHARED,
+            "kit/public/tls/keys-0.pem": SHARED,
+            "kit/requests": LISTED,
+            "kit/requests/keys-0.json": SHARED,
+            "state": CLOSED,
+            "state/acts.jsonl": PRIVATE,
+            "state/acts.turn": PRIVATE,
+            "state/folder-number": PRIVATE,
+            "state/journal.db": PRIVATE,
+            "state/journal.db-shm": PRIVATE,
+            "state/journal.db-wal": PRIVATE,
+            "state/journal.db.height": PRIVATE,
+            "state/journal.db.lock": PRIVATE,
+            "state/metrics-address": PRIVATE,
+            "state/seed": PRIVATE,
+            "state/spool": CLOSED,
+            "state/spool/key": PRIVATE,
+            "socket": "0o660",
+            "copy": CLOSED,
+            "copy/acts.jsonl": PRIVATE,
+            "copy/journal.db": PRIVATE,
+            "copy/journal.db.height": PRIVATE,
+            "copy/seed": PRIVATE,
+            "copy/spool": CLOSED,
+            "copy/spool/key": PRIVATE,
+            "ledgers": CLOSED,
+            "ledgers/me.db": PRIVATE,
+            "ledgers/me.db.height": PRIVATE,
+            "ledgers/me.db.lock": PRIVATE,
+            "ledgers/me.db.turn": PRIVATE,
+            "checkpoints": GROUP,
+            "checkpoints/000001": GROUP,
+            "checkpoints/000001/shard-0.safetensors": SHARED,
+            "deployed": GROUP,
+            "deployed/servers": CLOSED,
+            "deployed/servers/0-keys.yaml": PRIVATE,
         },
     ),
     "TLS": (

@@ -277,13 +277,18 @@ def dashboard_is_missed() -> None:
     refused("dashboard", "up", "unseen/plan.toml", "--dashboard", "--out", "none")
 
 
-THERE: list[Callable[[], None]] = [torch_is_there, bfv_is_there, flower_is_there, report_is_there]
-THERE += [tensorboard_is_there, mlflow_is_there, objects_is_there, dashboard_is_there]
-THERE += [ray_is_there, trace_is_there]
+def _by_extra(*checks: Callable[[], None]) -> dict[str, Callable[[], None]]:
+    return {each.__name__.partition("_is_")[0]: each for each in checks}
 
-MISSED: list[Callable[[], None]] = [torch_is_missed, bfv_is_missed, flower_is_missed]
-MISSED += [report_is_missed, tensorboard_is_missed, mlflow_is_missed, objects_is_missed]
-MISSED += [dashboard_is_missed, ray_is_missed, trace_is_missed]
+
+THERE = _by_extra(
+    *(torch_is_there, bfv_is_there, flower_is_there, report_is_there, tensorboard_is_there),
+    *(mlflow_is_there, objects_is_there, dashboard_is_there, ray_is_there, trace_is_there),
+)
+MISSED = _by_extra(
+    *(torch_is_missed, bfv_is_missed, flower_is_missed, report_is_missed, tensorboard_is_missed),
+    *(mlflow_is_missed, objects_is_missed, dashboard_is_missed, ray_is_missed, trace_is_missed),
+)
 
 
 def examine(name: str) -> None:
@@ -294,9 +299,8 @@ def examine(name: str) -> None:
             assert (find_spec(module) is not None) == (extra in here), module
     if name == "base":
         base_is_there()
-    tried = {each.__name__: each for each in (*THERE, *MISSED)}
     for extra in EXTRAS:
-        tried[f"{extra}_is_{'there' if extra in here else 'missed'}"]()
+        (THERE if extra in here else MISSED)[extra]()
 
 
 if __name__ == "__main__":

@@ -133,10 +133,13 @@ def asked(step: Step) -> list[tuple[str, int, int]]:
 
 
 def puts(step: Step) -> list[tuple[str, Any]]:
-    calls = [each for each in step.effects if isinstance(each, Call)]
-    sent = [each for each in calls if isinstance(each.message, requests.PutBlock)]
-    assert all(each.attach == each.message.header.key for each in sent)
-    return [(each.to, each.message.header) for each in sent]
+    sent = [
+        (e.to, e.message.header, e.attach)
+        for e in step.effects
+        if isinstance(e, Call) and isinstance(e.message, requests.PutBlock)
+    ]
+    assert all(attach == header.key for _, header, attach in sent)
+    return [(to, header) for to, header, _ in sent]
 
 
 def said(step: Step, kind: type[Any]) -> list[Any]:

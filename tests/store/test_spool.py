@@ -15,8 +15,8 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import BlockHeader
 from secureps.store.spool import KEY_LIMIT, DiskSpool, MemorySpool, Spool
 
-BAD = ["", "a b", "a\n", "x" * (KEY_LIMIT + 1)]
-BAD += [
+BAD = [
+    "",
     "/",
     "a/",
     "/a",
@@ -27,11 +27,14 @@ BAD += [
     "a/../b",
     "a/./b",
     "a/...",
+    "a b",
+    "a\n",
     "a\\b",
     "a~b",
     "~0.tmp",
     "ä",
-    "a\x00b",
+    "a\0b",
+    "x" * (KEY_LIMIT + 1),
 ]
 
 KEYS = st.lists(
