@@ -60,6 +60,10 @@ def test_class_shares_are_dirichlet() -> None:
     assert shares.var() == pytest.approx(3 / 80, rel=0.1)
 
 
+def test_the_minimum_is_given() -> None:
+    assert min(map(len, dirichlet(LABELS, 5, 0.5, 1, 150))) >= 150
+
+
 @pytest.mark.parametrize(
     ("parties", "alpha", "minimum", "reason"),
     [

@@ -1,6 +1,7 @@
 """Exactness: sparse tables in row-blocks have the same bits."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,35 @@ import numpy as np
 import pytest
 
 from secureps.messages.requests import GetBlock, PutBlock
+from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.federations import same
 from tests.kits.shoppers import BLOCK, BUFFERED, ENDS, SYNC, TASTES, cohorts, shopping, sparse_plan
 
+SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
 
 
-def played(table: Any, folder: Path) -> Simulation:
-    simulation, _ = shopping(sparse_plan("plain", table), folder)
+def played(cipher: str, rules: tuple[Any, Any], folder: Path) -> Simulation:
+    simulation, _ = shopping(sparse_plan(cipher, *rules), folder)
     simulation.run()
     assert simulation.versions() == ENDS
     return simulation
+
+
+@pytest.mark.slow
+def test_each_group_has_its_rule_and_every_cipher_the_same_model(tmp_path: Path) -> None:
+    rules = (BUFFERED, SSP)
+    plain = played("plain", rules, tmp_path / "plain")
+    sealed = played("rlwe-2-of-3", rules, tmp_path / "rlwe")
+    assert same(plain.model(), sealed.model())
+    for group in ENDS:
+        named = [replace(each, committee=None) for each in cohorts(sealed, group)]
+        assert cohorts(plain, group) == named
+    exported = newest_model(sealed.checkpoints)
+    assert exported.versions == ENDS
+    assert same(exported.tensors, sealed.model())
 
 
 def test_every_push_of_a_row_block_is_a_version_beside_a_tower_in_rounds(tmp_path: Path) -> None:
@@ -34,7 +51,7 @@ def test_every_push_of_a_row_block_is_a_version_beside_a_tower_in_rounds(tmp_pat
 
 
 def test_what_too_few_touch_is_never_opened_and_never_changes(tmp_path: Path) -> None:
-    simulation = played(BUFFERED, tmp_path)
+    simulation = played("plain", (BUFFERED, SYNC), tmp_path)
     assert cohorts(simulation, "table.3") == []
     founder = simulation._cast.trainers[simulation.coordinator.federation.founder]
     initial = founder.parameters(simulation._cast.seed.derive("initial").integer(63))
@@ -106,7 +123,7 @@ VICTIMS = ("coordinator", "shard-0", "client-01", "coordinator", "shard-1")
 
 
 def test_killed_parties_change_nothing(tmp_path: Path) -> None:
-    undisturbed = played(LOCKSTEP, tmp_path / "undisturbed").model()
+    undisturbed = played("plain", (LOCKSTEP, SYNC), tmp_path / "undisturbed").model()
     simulation, _ = shopping(sparse_plan("rlwe-2-of-3", LOCKSTEP), tmp_path / "killed")
     for victim, at in zip(VICTIMS, (1.3, 3.2, 5.1, 7.0, 9.1), strict=True):
         simulation.loop.call_later(at, partial(simulation.kill, victim))
