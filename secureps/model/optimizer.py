@@ -76,10 +76,6 @@ def build_optimizer(section: OptimizerSection) -> Optimizer:
 # --- schedules --------------------------------------------------------------------
 
 
-def _constant(rate: float, section: ScheduleSection) -> Schedule:
-    return lambda step: rate
-
-
 def _cosine(rate: float, section: ScheduleSection) -> Schedule:
     """Half a cosine from the rate to `floor` in `total_steps`, then constant.
 
@@ -93,20 +89,12 @@ def _cosine(rate: float, section: ScheduleSection) -> Schedule:
     return at
 
 
-def _exponential(rate: float, section: ScheduleSection) -> Schedule:
-    return lambda step: rate * section.decay**step
-
-
-def _warmup(rate: float, section: ScheduleSection) -> Schedule:
-    """Linear growth over `warmup_steps` (step 0 is not zero), then constant."""
-    return lambda step: rate * min(1.0, (step + 1) / section.warmup_steps)
-
-
 SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
-    "constant": _constant,
+    "constant": lambda rate, section: lambda step: rate,
     "cosine": _cosine,
-    "exponential": _exponential,
-    "warmup": _warmup,
+    "exponential": lambda rate, section: lambda step: rate * section.decay**step,
+    # linear growth over `warmup_steps` (step 0 is not zero), then constant
+    "warmup": lambda rate, section: lambda step: rate * min(1.0, (step + 1) / section.warmup_steps),
 }
 
 

@@ -306,8 +306,7 @@ class SqliteJournal:
         return journal_rows.read_after(self._path, self._base, mark, most)
 
     def serialize(self) -> bytes:
-        with read_only(self._path) as base:
-            return journal_rows.serialize(self._path, base)
+        return journal_rows.serialize(self._path)
 
     @property
     def fold_mark(self) -> Mark:

@@ -413,9 +413,9 @@ def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
         raise Conflict(f"row {mark.seq} of this journal is another one")
 
 
-def serialize(path: Path, base: sqlite3.Connection) -> bytes:
+def serialize(path: Path) -> bytes:
     """Returns the journal as one file; Refused if it is too large to send. DamagedStore."""
-    with name_damage(path):
+    with read_only(path) as base:
         (pages,) = base.execute("PRAGMA page_count").fetchone()
         (page,) = base.execute("PRAGMA page_size").fetchone()
         if pages * page > MOST_COPY:
