@@ -249,11 +249,11 @@ class ServedJournal(WrappedJournal):
         self._note([*before, *rows])  # a kill may have come before the file was written
 
     def append(self, at: float, records: Sequence[Any]) -> None:
-        self._journal.append(at, records)
+        super().append(at, records)
         self._note(records)
 
     def close(self) -> None:
-        self._journal.close()
+        super().close()
         if self._height is not None:
             self._height.close()
             self._height = None
