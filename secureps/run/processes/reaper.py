@@ -40,18 +40,22 @@ def watch(supervisor: int, grace: float) -> None:
 
 
 def _end(groups: set[int], grace: float) -> None:
-    left = {group for group in groups if _signal(group, signal.SIGTERM)}
+    left = {group for group in groups if signal_group(group, signal.SIGTERM)}
     until = time.monotonic() + grace
     while left and time.monotonic() < until:
         time.sleep(_TICK)
-        left = {group for group in left if _signal(group, 0)}
+        left = {group for group in left if signal_group(group, 0)}
     for group in left:
-        _signal(group, signal.SIGKILL)
+        signal_group(group, signal.SIGKILL)
 
 
-def _signal(group: int, number: int) -> bool:
-    """Signals a group; returns whether it still had a process."""
-    with suppress(ProcessLookupError, PermissionError):
+def signal_group(group: int, number: int) -> bool:
+    """Signals a process group; returns whether it still had a process.
+
+    A group has the number of the process that leads it. The kernel cannot reuse this number while a
+    member is left, and does not in the instant after.
+    """
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a zombie
         os.killpg(group, number)
         return True
     return False

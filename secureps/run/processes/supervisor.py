@@ -28,6 +28,7 @@ from secureps.errors import (
     split_fault,
 )
 from secureps.run.processes import reaper
+from secureps.run.processes.reaper import signal_group
 from secureps.run.processes.signals import SignalGate
 from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
 from secureps.tracebacks import find_fatal_line, locate_crash
@@ -51,14 +52,10 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process ended as it should; `last` is the last line of its log.
-
-    `failed`: the run failed, and may be resumed (`UNFINISHED`).
-    """
+    """A process ended as it should; `last` is the last line of its log."""
 
     name: str
     last: str
-    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ class Supervisor:
             processes = [e.process for e in self._running.values() if e.process is not None]
             try:
                 for process in processes:
-                    _signal_group(process, signal.SIGTERM)
+                    signal_group(process.pid, signal.SIGTERM)
                 until = time.monotonic() + self._grace
                 while time.monotonic() < until and any(e.poll() is None for e in processes):
                     if self._signals.has_waiting:
@@ -193,7 +190,7 @@ class Supervisor:
                     time.sleep(_TICK)
             finally:
                 for process in processes:
-                    _kill_group(process)
+                    signal_group(process.pid, signal.SIGKILL)
                 for process in processes:
                     process.wait()
                 for log in map(self._log, self._running):
@@ -213,11 +210,11 @@ class Supervisor:
             code = running.process.poll()
             if code is None:
                 continue
-            _kill_group(running.process)
+            signal_group(running.process.pid, signal.SIGKILL)  # its children may still run
             self._tell_reaper(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 last = _strip_error((self.tail(name, 1) or ("",))[0])
-                news.append(Finished(name, last, code == UNFINISHED))
+                news.append(Finished(name, last))
                 del self._running[name]
                 continue
             try:
@@ -296,7 +293,7 @@ class Supervisor:
 
     def _stop_reaper(self) -> None:
         if self._reaper is not None:
-            _signal_group(self._reaper, signal.SIGKILL)
+            signal_group(self._reaper.pid, signal.SIGKILL)
             assert self._reaper.stdin is not None
             self._reaper.stdin.close()
             self._reaper.wait()
@@ -327,22 +324,3 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-
-
-def _kill_group(process: Process) -> None:
-    """Kills the rest of a process's session, with its children.
-
-    The process's number is that of its group. The kernel cannot reuse it while a member is left,
-    and does not in the instant after.
-    """
-    _signal_group(process, signal.SIGKILL)
-
-
-def _signal_group(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except (
-        ProcessLookupError,
-        PermissionError,
-    ):  # gone; macOS raises the latter for a zombie
-        return
