@@ -170,8 +170,7 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
 
     replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
     patch.setattr(spawning, "subprocess", replaced)
-    fresh = nullcontext(spawning.Subprocesses())
-    patch.setattr("secureps.run.up.up.open_spawner", lambda *given: fresh)
+    patch.setattr("secureps.run.up.up.open_spawner", lambda *given: nullcontext())
 
 
 # --- in the nursery ---------------------------------------------------------------

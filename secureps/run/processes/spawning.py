@@ -1,6 +1,6 @@
 """Starts single processes, each of which waits until its supervisor knows of it.
 
-A process starts as a new interpreter (`Subprocesses`), or as a fork of a process that has already
+A process starts as a new interpreter (`Subprocess`), or as a fork of a process that has already
 imported its packages (`ForkServers`), because a dozen parties on one machine would each spend
 seconds on the same imports. A fork gets its own session, environment, folder, output and random
 numbers.
@@ -89,18 +89,8 @@ class Process(Protocol):
         """The exit status, once it has ended."""
 
 
-class Spawner(Protocol):
-    """Starts processes."""
-
-    def ready(self, program: Program) -> bool:
-        """True if `spawn` would start the program at once."""
-
-    def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Starts a process that waits for `begin`, with its output to `log`; or raises OSError."""
-
-
 class Subprocess:
-    """A process that starts as a new interpreter."""
+    """A process that starts as a new interpreter, with its output to `log`."""
 
     def __init__(self, program: Program, log: IO[bytes]) -> None:
         self._process = subprocess.Popen(
@@ -127,16 +117,6 @@ class Subprocess:
         return self._process.wait()
 
 
-class Subprocesses:
-    """Starts each process as a new interpreter."""
-
-    def ready(self, program: Program) -> bool:
-        return True
-
-    def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        return Subprocess(program, log)
-
-
 # --- forks ------------------------------------------------------------------------
 
 
@@ -156,7 +136,7 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 
 
 class ForkServers:
-    """A `Spawner` of forks, in a `with` that outlives them. One thread may use it at a time.
+    """Starts processes as forks, in a `with` that outlives them. One thread may use it at a time.
 
     There are two fork servers, so that a run's servers need not wait for torch: the second one is a
     fork of the first, and imports it meanwhile.
@@ -197,6 +177,7 @@ class ForkServers:
                     pass
 
     def ready(self, program: Program) -> bool:
+        """True if `spawn` would start the program at once."""
         return _is_readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:

@@ -30,7 +30,7 @@ from secureps.errors import (
 from secureps.run.processes import reaper
 from secureps.run.processes.reaper import signal_group
 from secureps.run.processes.signals import SignalGate
-from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
+from secureps.run.processes.spawning import ForkServers, Process, Program, Subprocess
 from secureps.tracebacks import find_fatal_line, locate_crash
 from secureps.wording import numberless
 
@@ -89,7 +89,7 @@ class Supervisor:
         logs: the folder in which NAME.log gets stdout and stderr of process NAME.
         restarts: how often each process is restarted after it died.
         grace: seconds that processes get to stop by themselves.
-        spawner: starts the processes.
+        spawner: starts the processes as forks; None: each is a new interpreter.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Supervisor:
         logs: Path,
         restarts: int = RESTARTS,
         grace: float = GRACE,
-        spawner: Spawner | None = None,
+        spawner: ForkServers | None = None,
     ) -> None:
         self._logs = logs
         self._restarts = restarts
         self._grace = grace
-        self._spawner = spawner if spawner is not None else Subprocesses()
+        self._spawner = spawner
         self._running: dict[str, _Running] = {}
         self.failed: dict[str, SecurepsError] = {}
         """The errors of processes that may fail and are not restarted, by name."""
@@ -265,7 +265,7 @@ class Supervisor:
         return Died(name, how, running.restarts, tail)
 
     def _launch(self, running: _Running) -> None:
-        program = running.program
+        program, spawner = running.program, self._spawner
         try:
             if shutil.which(program.arguments[0]) is None:
                 raise FileNotFoundError(f"no program {program.arguments[0]}")
@@ -273,12 +273,13 @@ class Supervisor:
             # A signal handler that raised between the fork and the end of this block would leave an
             # unknown process behind.
             with self._log(program.name).open("ab") as log, self._signals.closed():
-                if not self._spawner.ready(program):
+                if spawner is not None and not spawner.ready(program):
                     return
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
                 running.written = log.tell()
-                running.process = process = self._spawner.spawn(program, log)
+                spawn = Subprocess if spawner is None else spawner.spawn
+                running.process = process = spawn(program, log)
                 self._tell_reaper(f"+{process.pid}")
                 process.begin()
         except OSError as error:

@@ -19,7 +19,7 @@ from secureps.errors import ScriptFailed, SecurepsError
 from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
-from secureps.run.processes.spawning import Program, Spawner
+from secureps.run.processes.spawning import ForkServers, Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 from secureps.run.script.scoring import Baselines, Say, Score
@@ -70,7 +70,7 @@ class Assignment:
 
 @contextmanager
 def script_process(
-    assignment: Assignment, logs: Path, spawner: Spawner | None = None
+    assignment: Assignment, logs: Path, spawner: ForkServers | None = None
 ) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
     ours, theirs = socket.socketpair()

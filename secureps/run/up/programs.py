@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +26,6 @@ from secureps.run.processes.spawning import (
     SECUREPS,
     ForkServers,
     Program,
-    Spawner,
-    Subprocesses,
     can_fork,
 )
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
@@ -95,7 +93,7 @@ class Programs:
     plan: Plan
     federation: FederationSection
     cast: Cast
-    spawner: Spawner = field(default_factory=Subprocesses)
+    spawner: ForkServers | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -280,13 +278,13 @@ _SCRIPTS = {
 
 def open_spawner(
     plan: Plan, script: Path, environment: Mapping[str, str]
-) -> AbstractContextManager[Spawner]:
-    """Opens a spawner of forks, or of new processes if forks are not possible.
+) -> AbstractContextManager[ForkServers | None]:
+    """Opens a spawner of forks; None if processes are to be new interpreters.
 
     The data holders' code at `script` is searched for package names, but not run.
     """
     if not can_fork(environment):
-        return nullcontext(Subprocesses())
+        return nullcontext()
     return ForkServers(
         tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script)), environment
     )
