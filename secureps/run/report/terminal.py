@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -35,37 +34,8 @@ QUIET = 15.0
 """Seconds without a new version after which plain progress prints a line again."""
 
 
-@dataclass(frozen=True)
-class View:
-    """The state of a run at one moment.
-
-    Args:
-        wanted: the number of versions of each group in the plan.
-        groups: version, step, reason and late clients; empty before the coordinator answers.
-        score, scored: the newest score, and the version that it is of.
-        epsilon: the largest of all clients; infinite under an unsafe seed.
-        budget: None without privacy.
-        adjacency: what epsilon protects.
-        live: how many of all `clients` are connected.
-    """
-
-    elapsed: float
-    wanted: Mapping[str, int]
-    groups: tuple[GroupStatus, ...]
-    score: Score | None
-    scored: str
-    epsilon: float
-    budget: float | None
-    delta: float
-    adjacency: str
-    bytes_up: float
-    bytes_down: float
-    live: int
-    clients: int
-
-    @property
-    def versions(self) -> dict[str, int]:
-        return {group.name: group.version for group in self.groups}
+Facts = Mapping[str, str]
+"""What is shown of a run at one moment, by label."""
 
 
 class Progress:
@@ -101,50 +71,45 @@ class Progress:
         else:
             self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
-    def show(self, view: View) -> None:
+    def show(self, elapsed: float, groups: Sequence[GroupStatus], facts: Facts) -> None:
+        versions = {group.name: group.version for group in groups}
         if self._live is not None:
-            self._live.update(self._panel(view), refresh=True)
-        elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
-            self._told, self._told_at = view.versions, view.elapsed
-            self.say(plain_text(view) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
+            self._live.update(self._panel(groups, facts), refresh=True)
+        elif versions != self._told or elapsed - self._told_at >= QUIET:
+            self._told, self._told_at = versions, elapsed
+            self.say(plain_text(groups, facts) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
 
-    def _panel(self, view: View) -> Panel:
-        facts = Table.grid(padding=(0, 2))
-        for label, value in _facts(view):
-            facts.add_row(Text(label, "dim"), Text(value))
-        groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        heads, rows = table(view.groups)
+    def _panel(self, groups: Sequence[GroupStatus], facts: Facts) -> Panel:
+        grid = Table.grid(padding=(0, 2))
+        for label, value in facts.items():
+            grid.add_row(Text(label, "dim"), Text(value))
+        steps = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        heads, rows = table(groups)
         for head in heads:
-            groups.add_column(head, overflow="fold")
+            steps.add_column(head, overflow="fold")
         for cells in rows:
-            groups.add_row(*(Text(cell) for cell in cells))
+            steps.add_row(*(Text(cell) for cell in cells))
         title = Text(self._name, "bold")
         subtitle = Text(NO_PRIVACY, "bold red") if self._unsafe else None
-        parts = (facts, Text(), groups) if view.groups else (facts,)
+        parts = (grid, Text(), steps) if groups else (grid,)
         return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
 
 
-def plain_text(view: View) -> str:
-    facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
-    return f"{facts}; {reason_line(view.groups)}" if view.groups else facts
+def plain_text(groups: Sequence[GroupStatus], facts: Facts) -> str:
+    text = "; ".join(f"{label} {value}" for label, value in facts.items())
+    return f"{text}; {reason_line(groups)}" if groups else text
 
 
-def _facts(view: View) -> Iterable[tuple[str, str]]:
-    yield "time", f"{int(view.elapsed) // 60}:{int(view.elapsed) % 60:02d}"
-    clients = f"{view.live} of {view.clients} are there"
-    if all(version < 0 for version in view.versions.values()):
-        yield "clients", clients
-        return
-    yield "version", fold_versions(view.versions, view.wanted)
-    if view.score is not None:
-        which = "an older version" if BESIDE in view.scored else f"version {view.scored}"
-        older = "" if view.scored == fold_versions(view.versions) else f" ({which})"
-        yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
-    if view.budget is not None:
-        spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
-        yield "epsilon", f"{spent} of {view.budget:g} (delta {view.delta:g}, {view.adjacency})"
-    yield "bytes", f"{size(view.bytes_up)} up, {size(view.bytes_down)} down"
-    yield "clients", clients
+def score_text(score: Score, scored: str, versions: Mapping[str, int]) -> str:
+    """The newest score, with the version `scored` that it is of, if that is not the newest."""
+    which = "an older version" if BESIDE in scored else f"version {scored}"
+    return f"{score.value:.3f}" + ("" if scored == fold_versions(versions) else f" ({which})")
+
+
+def spent_text(epsilon: float, budget: float, delta: float, adjacency: str) -> str:
+    """The largest epsilon of all clients, infinite under an unsafe seed, and what it protects."""
+    spent = "infinite" if math.isinf(epsilon) else f"{epsilon:.2f}"
+    return f"{spent} of {budget:g} (delta {delta:g}, {adjacency})"
 
 
 # --- moves of blocks --------------------------------------------------------------
@@ -196,54 +161,41 @@ def _print_moves(console: Console) -> Callable[[Move], None]:
 SHOWN = 4
 """The most awaited clients that a row names."""
 
+NO_VERSION = "none"
 BESIDE = " / "
 """The separator of groups in a line; commas and semicolons separate the facts of a group."""
 
 _BLOCK = re.compile(r"(.+)\.(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of a status: one group, or all row-blocks of a table.
-
-    `founded`: each of them has a version.
-    """
-
-    name: str
-    version: str
-    step: str
-    reason: str
-    late: str
-    clip: str
-    founded: bool = True
-
-
-def fold_rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
-    known = {group.name: group for group in groups}
-    return tuple(_make_row([known[name] for name in run]) for run in group_runs(known))
-
-
 def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Makes heads and cells; with names if there are several rows, with clips if one adapts."""
+    rows = fold_rows(groups)
     heads: tuple[str, ...] = ("version", "step", "why", "waits for")
-    shown = fold_rows(groups)
-    cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
-    if len(shown) > 1:
-        heads, cells = ("group", *heads), [(r.name, *cell) for r, cell in zip(shown, cells)]
+    if len(rows) > 1:
+        heads = ("group", *heads)
     if any(group.clip is not None for group in groups):  # the plan shows constant clips
-        heads, cells = (*heads, "clip"), [(*cell, r.clip) for r, cell in zip(shown, cells)]
-    return heads, cells
+        heads = (*heads, "clip")
+    return heads, [tuple(row[head] for head in heads) for row in rows]
 
 
 def reason_line(groups: Iterable[GroupStatus]) -> str:
     """Says in one line why each group waits; of several, only those that are not done."""
-    shown = fold_rows(groups)
-    if not any(row.founded for row in shown):
-        return BESIDE.join(dict.fromkeys(row.reason for row in shown))
-    if len(shown) == 1:
-        return f"{shown[0].step}: {shown[0].reason}"
-    going = [row for row in shown if row.step != "done"] or shown
-    return BESIDE.join(f"{r.name} {r.step}: {r.reason.partition('; ')[0]}" for r in going)
+    rows = fold_rows(groups)
+    if all(row["version"].startswith(NO_VERSION) for row in rows):
+        return BESIDE.join(dict.fromkeys(row["why"] for row in rows))
+    if len(rows) == 1:
+        return f"{rows[0]['step']}: {rows[0]['why']}"
+    going = [row for row in rows if row["step"] != "done"] or rows
+    return BESIDE.join(
+        f"{row['group']} {row['step']}: {row['why'].partition('; ')[0]}" for row in going
+    )
+
+
+def fold_rows(groups: Iterable[GroupStatus]) -> list[dict[str, str]]:
+    """Makes the cells of each row: one group, or all row-blocks of a table."""
+    known = {group.name: group for group in groups}
+    return [_make_row([known[name] for name in run]) for run in group_runs(known)]
 
 
 def fold_versions(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
@@ -288,7 +240,7 @@ def _fold_run(
 
 
 def _span_text(versions: Sequence[int]) -> str:
-    least, most = ("none" if v < 0 else str(v) for v in (min(versions), max(versions)))
+    least, most = (NO_VERSION if v < 0 else str(v) for v in (min(versions), max(versions)))
     return least if least == most else f"{least} to {most}"
 
 
@@ -299,19 +251,18 @@ def _is_next_block(last: str, name: str) -> bool:
     return int(other[2]) == int(one[2]) + 1
 
 
-def _make_row(run: list[GroupStatus]) -> Row:
+def _make_row(run: list[GroupStatus]) -> dict[str, str]:
     slowest = min(run, key=lambda group: (group.step == "done", group.version))
     alike = len({group.reason for group in run}) == 1
     late = sorted({name for group in run for name in group.late})
-    return Row(
-        name=fold_names([group.name for group in run]),
-        version=_span_text([group.version for group in run]),
-        step=_step_text(run),
-        reason=slowest.reason if alike else f"{slowest.name}: {slowest.reason}",
-        late=named(late, SHOWN),
-        clip="-" if slowest.clip is None else f"{slowest.clip:.4g}",
-        founded=all(group.version >= 0 for group in run),
-    )
+    return {
+        "group": fold_names([group.name for group in run]),
+        "version": _span_text([group.version for group in run]),
+        "step": _step_text(run),
+        "why": slowest.reason if alike else f"{slowest.name}: {slowest.reason}",
+        "waits for": named(late, SHOWN),
+        "clip": "-" if slowest.clip is None else f"{slowest.clip:.4g}",
+    }
 
 
 def _step_text(run: list[GroupStatus]) -> str:

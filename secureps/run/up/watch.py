@@ -34,7 +34,7 @@ from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.status_tables import Summary
-from secureps.run.report.terminal import Progress, View, fold_versions
+from secureps.run.report.terminal import Facts, Progress, fold_versions, score_text, spent_text
 from secureps.run.report.version_metrics import DOWN, SECONDS, Gathered, Metrics
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Baselines, Score
@@ -45,7 +45,7 @@ from secureps.run.up.runs import LogReader
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
 from secureps.tracebacks import TEXT_LIMIT
-from secureps.wording import counted, group_by_reason, join_alike, numberless
+from secureps.wording import counted, group_by_reason, join_alike, numberless, size
 
 
 def read_so_far(folder: RunFolder) -> Gathered:
@@ -334,7 +334,8 @@ class Watch:
         self._tell_row_blocks(status)
         self._judge_newest(status)
         self._train_ahead()
-        self._progress.show(self._view(status))
+        elapsed = time.monotonic() - self._began
+        self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
         # each request takes time of the coordinator, so a slow answer means fewer requests
         return min(max(POLL, 2 * took), 8 * POLL)
 
@@ -421,23 +422,22 @@ class Watch:
             plan = self._plan
             self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
-    def _view(self, status: Status) -> View:
-        plan, section = self._plan, self._plan.section
-        return View(
-            elapsed=time.monotonic() - self._began,
-            wanted={group: plan.versions(group) for group in plan.groups},
-            groups=status.groups,
-            score=self._scored[0],
-            scored=self._scored[1],
-            epsilon=self._spent(status),
-            budget=section.privacy.budget if section.privacy else None,
-            delta=section.privacy.delta if section.privacy else 0.0,
-            adjacency=adjacency(plan),
-            bytes_up=self._metrics.totals.total(UP),
-            bytes_down=self._metrics.totals.total(DOWN),
-            live=sum(member.live for member in status.members),
-            clients=len(self._names),
-        )
+    def _facts(self, status: Status, elapsed: float) -> Facts:
+        plan, privacy, totals = self._plan, self._plan.section.privacy, self._metrics.totals
+        versions = {group.name: group.version for group in status.groups}
+        facts = {"time": f"{int(elapsed) // 60}:{int(elapsed) % 60:02d}"}
+        if any(version >= 0 for version in versions.values()):
+            score, scored = self._scored
+            wanted = {group: plan.versions(group) for group in plan.groups}
+            facts["version"] = fold_versions(versions, wanted)
+            if score is not None:
+                facts[f"held-out {score.measure}"] = score_text(score, scored, versions)
+            if privacy is not None:
+                own = (privacy.budget, privacy.delta, adjacency(plan))
+                facts["epsilon"] = spent_text(self._spent(status), *own)
+            facts["bytes"] = f"{size(totals.total(UP))} up, {size(totals.total(DOWN))} down"
+        here = sum(member.live for member in status.members)
+        return facts | {"clients": f"{here} of {len(self._names)} are there"}
 
     def _spent(self, status: Status) -> float:
         spent = self._metrics.totals.coordinators

@@ -18,22 +18,22 @@ def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
     blocks[17] = block(17, 2, "opening", "waits for key holders")
     tower = GroupStatus("tower", 9, "waiting", "waits for members", ())
     found = fold_rows([*blocks, tower])
-    assert [row.name for row in found] == ["table.0-39", "tower"]
-    assert found[0].version == "2 to 7"
-    assert found[0].step == "39 collecting, 1 opening"
-    assert found[0].reason == "table.17: waits for key holders"
-    assert found[0].late == "client-0, client-1, client-10, client-11 and 36 more"
+    assert [row["group"] for row in found] == ["table.0-39", "tower"]
+    assert found[0]["version"] == "2 to 7"
+    assert found[0]["step"] == "39 collecting, 1 opening"
+    assert found[0]["why"] == "table.17: waits for key holders"
+    assert found[0]["waits for"] == "client-0, client-1, client-10, client-11 and 36 more"
 
 
 def test_whoever_is_done_holds_nobody_up() -> None:
     (row,) = fold_rows([block(0, 4, "done", "is over"), block(1, 6, why="1 of 5 updates are here")])
-    assert row.reason == "table.1: 1 of 5 updates are here"
+    assert row["why"] == "table.1: 1 of 5 updates are here"
 
 
 def test_names_that_only_look_alike_are_rows_of_their_own() -> None:
     names = ["layer.0", "layer.2", "other.3", "other.x", "body"]
     found = fold_rows(GroupStatus(name, 1, "waiting", "waits", ()) for name in names)
-    assert [row.name for row in found] == names
+    assert [row["group"] for row in found] == names
 
 
 def test_an_only_group_is_not_named() -> None:

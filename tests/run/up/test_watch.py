@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, ScriptFailed
-from secureps.messages.requests import CohortSteps, Figure, GroupStatus, Status, Telemetry
+from secureps.messages.requests import (
+    CohortSteps,
+    Figure,
+    GroupStatus,
+    MemberStatus,
+    Status,
+    Telemetry,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
+from secureps.run.script.scoring import Score
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.watch import STUCK_SECONDS, Watch, read_so_far, write_so_far
 from tests.kits.federations import small_plan
@@ -50,7 +58,7 @@ def test_nobody_is_started_once_the_run_is_over(
     )
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(
-        show=lambda view: said.append("looks"), say=lambda line, style: said.append(line)
+        show=lambda *view: said.append("looks"), say=lambda line, style: said.append(line)
     )
     watch._gone, watch._scored, watch._judged, watch._few = {}, (None, ""), {}, None
     watch._told, watch._failures = set(), []
@@ -60,8 +68,9 @@ def test_nobody_is_started_once_the_run_is_over(
         watch._status = status
 
     monkeypatch.setattr(Watch, "_notice", notice)
-    for name in ("_tell_leavers", "_judge_newest", "_view"):
-        monkeypatch.setattr(Watch, name, lambda watch, status: None)
+    for name in ("_tell_leavers", "_judge_newest", "_facts"):
+        monkeypatch.setattr(Watch, name, lambda *given: None)
+    watch._began = time.monotonic()
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
     summary, last = watch.until_over(), ["a sends no update"]
@@ -69,6 +78,24 @@ def test_nobody_is_started_once_the_run_is_over(
     assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
     assert watch.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks", *last]
+
+
+def test_before_the_founding_model_there_is_no_version(tmp_path: Path) -> None:
+    watch, totals = looking(tmp_path, None, "a", "b"), Totals()
+    totals.add([Telemetry("a", "all", 1, (Figure("bytes_up", 1.25e6),))])
+    watch._metrics = SimpleNamespace(totals=totals)
+    watch._scored = (Score("accuracy", 0.8613, 0.4, 359), "1")
+    here = (MemberStatus("a", True, "waits", 1, 1, 0.0, False),)
+    status = Status(b"", 1, "", (GroupStatus("all", 1, "waiting", "waits", ()),), here, (), ())
+    assert watch._facts(status, 62.4) == {
+        "time": "1:02",
+        "version": "1 of 4",
+        "held-out accuracy": "0.861",
+        "bytes": "1.2 MB up, 0 B down",
+        "clients": "1 of 2 are there",
+    }
+    founding = replace(status, groups=(GroupStatus("all", -1, "founding", "not founded", ()),))
+    assert watch._facts(founding, 0.0) == {"time": "0:00", "clients": "1 of 2 are there"}
 
 
 def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_path: Path) -> None:
