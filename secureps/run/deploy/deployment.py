@@ -11,6 +11,7 @@ from pathlib import Path
 from secureps.client.runner import read_settings
 from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.config.sections import read_toml
+from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
@@ -167,15 +168,16 @@ def _version_bytes(shard: MemoryUse) -> int:
 def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe runs as another process
     more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
+    needs: dict[Role, int] = dict.fromkeys(("coordinator", "holder"), program + probe + more)
     if shard is None:
-        return Needs(program + probe + more)
+        return needs
     part = _version_bytes(shard) if copies else 0  # one version is read, another is being sent
     # The system caches pages of version files in the rest of the container's limit: without room
     # for them every pull would read the disk.
     left = 0 if shard.limit is None else shard.limit - shard.state
-    memory = shard.memory + min(left, shard.files // FILED) + probe + more + part
-    client = sum(group.client_memory or 0 for group in explained.groups)
-    return Needs(program + probe + more, memory, program + client)
+    needs["shard"] = shard.memory + min(left, shard.files // FILED) + probe + more + part
+    needs["client"] = program + sum(group.client_memory or 0 for group in explained.groups)
+    return needs
 
 
 def _set_storage(cluster: Cluster, explained: Explanation) -> Cluster:

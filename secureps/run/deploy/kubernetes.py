@@ -83,48 +83,8 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True)
-class Needs:
-    """The peak memory of parties in bytes, as `secureps check` estimates it; None: unknown."""
-
-    server: int
-    shard: int | None = None
-    client: int | None = None
-
-
-@dataclass(frozen=True)
-class Pod:
-    """The pod of one party.
-
-    Args:
-        name: the party's name in the cluster.
-        config: the files of its configuration.
-        memory: the requested bytes; None: unknown.
-        bounded: the limit is 1.5 times the request, because the need is well known.
-        records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
-        volume: the claim that is mounted at DATA; None: its controller claims `data` for each pod.
-        environment: additional variables.
-        secret: a Secret whose entries become variables too, or None.
-    """
-
-    name: str
-    run: str
-    image: str
-    command: Sequence[str]
-    kit: PartyKit
-    config: Mapping[str, bytes]
-    memory: int | None = None
-    bounded: bool = False
-    probes: Manifest | None = None
-    ports: tuple[tuple[str, int], ...] = ()
-    records: str | None = None
-    volume: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    secret: str | None = None
-
-
-def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
-    return {"metadata": {"labels": dict(labels)}, "spec": {**_pod_spec(pod), **more}}
+Needs = Mapping[Role, int]
+"""The peak memory of a party in bytes by role, as `secureps check` estimates it, where it can."""
 
 
 def manifest(
@@ -183,56 +143,17 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _pod_spec(pod: Pod) -> Manifest:
-    shared = [_mount(folder or "public", path) for folder, path in SHARED.items()]
-    mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False), *shared]
-    records = [] if pod.records is None else [_mount("records", RECORDS)]
-    ports = [{"name": name, "containerPort": number} for name, number in pod.ports]
-    main = _container(pod, pod.kit.role, pod.command, pod.environment)
-    if pod.secret is not None:  # variables of `env` take precedence
-        main["envFrom"] = [{"secretRef": {"name": pod.secret}}]
-    return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "initContainers": [
-            {
-                **_container(pod, "prepare", ["sh", "-c", _prepare(pod)]),
-                "volumeMounts": [*mounts, _mount("keys", KEYS)],
-            }
-        ],
-        "containers": [
-            {
-                **main,
-                **({"ports": ports} if ports else {}),
-                **(pod.probes or {}),
-                "volumeMounts": [*mounts, _mount("config", CONFIG), *records],
-            }
-        ],
-        "volumes": _volumes(pod),
-    }
-
-
 def _container(
-    pod: Pod, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+    name: str,
+    image: str,
+    command: Sequence[str],
+    resources: Manifest,
+    more: Mapping[str, str] | None = None,
 ) -> Manifest:
-    requests: dict[str, str] = {"cpu": "250m"}
-    resources: Manifest = {"requests": requests}
-    if pod.memory is not None:
-        requests["memory"] = _mebibytes(pod.memory)
-        if pod.bounded:
-            resources["limits"] = {"memory": _mebibytes(pod.memory * 3 // 2)}
     environment = {**(more or {}), **ENVIRONMENT}
     return {
         "name": name,
-        "image": pod.image,
+        "image": image,
         "command": list(map(_escape_dollars, command)),
         "env": [
             {"name": key, "value": _escape_dollars(value)} for key, value in environment.items()
@@ -257,34 +178,6 @@ def _mebibytes(count: int) -> str:
 def _mount(name: str, path: str, read_only: bool = True) -> Manifest:
     made: Manifest = {"name": name, "mountPath": path}
     return made | ({"readOnly": True} if read_only else {})
-
-
-def _volumes(pod: Pod) -> list[Manifest]:
-    shared = [folder or "public" for folder in SHARED]
-    maps: list[Manifest] = [
-        {"name": each, "configMap": {"name": f"{pod.name}-{each}"}} for each in (*shared, "config")
-    ]
-    keys: Manifest = {"secretName": f"{pod.name}-keys", "optional": True, "defaultMode": 0o400}
-    claims: list[Manifest] = []
-    if pod.records is not None:
-        own = {"claimName": pod.records, "readOnly": True}
-        claims.append({"name": "records", "persistentVolumeClaim": own})
-    if pod.volume is not None:
-        claims.append({"name": "data", "persistentVolumeClaim": {"claimName": pod.volume}})
-    return [{"name": "tmp", "emptyDir": {}}, {"name": "keys", "secret": keys}, *maps, *claims]
-
-
-def _prepare(pod: Pod) -> str:
-    places = {
-        "data": DATA,
-        "keys": KEYS,
-        "public": PUBLIC,
-        "holders": HOLDERS,
-        "tls": CERTIFICATES,
-        "own": f"{KIT}/private/{pod.kit.name}",
-        "run": pod.run,
-    }
-    return "".join(f"{name}={place}\n" for name, place in places.items()) + _PREPARE
 
 
 TERMINATED = 143
@@ -315,60 +208,17 @@ def probes(file: str) -> Manifest:
 
     `file` is the server's configuration in CONFIG.
     """
-    alive = ["secureps", "health", f"{CONFIG}/{file}", "--alive"]
-    ready = {"exec": {"command": alive[:-1]}}
+    ready = ["secureps", "health", f"{CONFIG}/{file}"]
+
+    def probe(command: list[str], **settings: int) -> Manifest:
+        return {"exec": {"command": command}, **settings}
+
+    alive = [*ready, "--alive"]
     return {
-        "startupProbe": {"exec": {"command": alive}, "periodSeconds": 10, "failureThreshold": 90}
-        | {"timeoutSeconds": 15},
-        "livenessProbe": {"exec": {"command": alive}, "periodSeconds": 60, "failureThreshold": 5}
-        | {"timeoutSeconds": 30},
-        "readinessProbe": ready | {"periodSeconds": 20, "timeoutSeconds": 15},
+        "startupProbe": probe(alive, periodSeconds=10, failureThreshold=90, timeoutSeconds=15),
+        "livenessProbe": probe(alive, periodSeconds=60, failureThreshold=5, timeoutSeconds=30),
+        "readinessProbe": probe(ready, periodSeconds=20, timeoutSeconds=15),
     }
-
-
-def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """Makes a StatefulSet of one pod, which keeps its name and volume."""
-    own = labels(pod.name, pod.kit.role)
-    spec = {
-        "serviceName": pod.name,
-        "replicas": 1,
-        "selector": {"matchLabels": selector(pod.name)},
-        "template": template(pod, own),
-        "volumeClaimTemplates": [volume_claim("data", storage, storage_class)],
-    }
-    return [manifest("apps/v1", "StatefulSet", pod.name, own, spec=spec)]
-
-
-def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """Makes a client's volume claim and its Job, which recreates the pod until the run has ended.
-
-    The Job fails at once if a restart cannot help the client.
-    """
-    own = labels(pod.name, pod.kit.role)
-    own_claim = volume_claim(f"{pod.name}-data", storage, storage_class)
-    volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **own_claim}
-
-    def on(action: str, status: int) -> Manifest:
-        codes = {"containerName": pod.kit.role, "operator": "In", "values": [status]}
-        return {"action": action, "onExitCodes": codes}
-
-    evicted: Manifest = {
-        "action": "Ignore",
-        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-    }
-    rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
-    spec = {
-        "backoffLimit": RETRIES,
-        "podReplacementPolicy": "Failed",  # never two pods on one state folder
-        "podFailurePolicy": {"rules": rules},
-        "template": template(pod, own, restartPolicy="Never"),
-    }
-    return [volume, manifest("batch/v1", "Job", pod.name, own, spec=spec)]
-
-
-def run_until_over(*command: str) -> list[str]:
-    """Wraps a client's command in a shell that exits with TERMINATED after a signal."""
-    return ["sh", "-c", _UNTIL_OVER, "client", *command]
 
 
 def disruption_budget() -> Manifest:
@@ -695,24 +545,134 @@ class _Party:
 
     def objects(self) -> list[Manifest]:
         cluster, role = self.cluster, self.kit.role
-        pod = self._client() if role == "client" else self._server()
-        made = job if role == "client" else stateful_set
-        runs = made(pod, cluster.storage, cluster.storage_class)
-        scraped = cluster.monitoring if self.monitored else None
+        serves = role in SERVING
+        config, command = self._join() if role == "client" else self._serve()
         dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
         if role == COORDINATOR and cluster.standby:
             dials = [self._other]
         found: list[Manifest] = []
-        if role in SERVING:
+        if serves:
             outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
             found = services(self.name, role, self.monitored, outside)
-        beside = [self._store.egress_rule()] if self._store else []
         return [
-            config_map(f"{self.name}-config", pod.config),
+            config_map(f"{self.name}-config", config),
             *found,
-            *runs,
-            policy(self.name, role, scraped, dials, beside),
+            *(self._job(command) if role == "client" else self._stateful_set(command)),
+            policy(
+                self.name,
+                role,
+                cluster.monitoring if self.monitored else None,
+                dials,
+                [self._store.egress_rule()] if self._store else [],
+            ),
         ]
+
+    def _stateful_set(self, command: Sequence[str]) -> list[Manifest]:
+        """Makes a StatefulSet of one pod, which keeps its name and volume."""
+        cluster, own = self.cluster, labels(self.name, self.kit.role)
+        spec = {
+            "serviceName": self.name,
+            "replicas": 1,
+            "selector": {"matchLabels": selector(self.name)},
+            "template": {"metadata": {"labels": dict(own)}, "spec": self._pod(command)},
+            "volumeClaimTemplates": [volume_claim("data", cluster.storage, cluster.storage_class)],
+        }
+        return [manifest("apps/v1", "StatefulSet", self.name, own, spec=spec)]
+
+    def _job(self, command: Sequence[str]) -> list[Manifest]:
+        """Makes a client's volume claim and its Job, which recreates the pod until the run's end.
+
+        The Job fails at once if a restart cannot help the client.
+        """
+        cluster, own = self.cluster, labels(self.name, self.kit.role)
+        claim = volume_claim(f"{self.name}-data", cluster.storage, cluster.storage_class)
+
+        def on(action: str, status: int) -> Manifest:
+            codes = {"containerName": self.kit.role, "operator": "In", "values": [status]}
+            return {"action": action, "onExitCodes": codes}
+
+        evicted: Manifest = {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        }
+        rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
+        pod = {**self._pod(command), "restartPolicy": "Never"}
+        spec = {
+            "backoffLimit": RETRIES,
+            "podReplacementPolicy": "Failed",  # never two pods on one state folder
+            "podFailurePolicy": {"rules": rules},
+            "template": {"metadata": {"labels": dict(own)}, "spec": pod},
+        }
+        return [
+            {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim},
+            manifest("batch/v1", "Job", self.name, own, spec=spec),
+        ]
+
+    def _pod(self, command: Sequence[str]) -> Manifest:
+        """Makes the pod's specification; only a client claims its own volume and has records."""
+        cluster, role = self.cluster, self.kit.role
+        client, serves = role == "client", role in SERVING
+        image = (cluster.client_image if client else None) or cluster.image
+        store, requests = self._store, {"cpu": "250m"}
+        resources: Manifest = {"requests": requests}
+        if (memory := self.federation.needs.get(role)) is not None:
+            requests["memory"] = _mebibytes(memory)
+            if role == "shard":  # whose need is known well
+                resources["limits"] = {"memory": _mebibytes(memory * 3 // 2)}
+        main = _container(role, image, command, resources, store.environment if store else {})
+        if store is not None:  # variables of `env` take precedence
+            main["envFrom"] = [{"secretRef": {"name": store.secret}}]
+        if serves:
+            ports = [("grpc", GRPC), *([("metrics", METRICS)] if self.monitored else [])]
+            main["ports"] = [{"name": name, "containerPort": number} for name, number in ports]
+        if not client:
+            main |= probes(f"{self.kit.name}.toml")
+        shared = {folder or "public": path for folder, path in SHARED.items()}
+        mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False)]
+        mounts += [_mount(name, path) for name, path in shared.items()]
+        keys: Manifest = {"secretName": f"{self.name}-keys", "optional": True, "defaultMode": 0o400}
+        volumes: list[Manifest] = [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "keys", "secret": keys},
+        ]
+        for name in (*shared, "config"):
+            volumes.append({"name": name, "configMap": {"name": f"{self.name}-{name}"}})
+        records: list[Manifest] = []
+        if client and cluster.records is not None:
+            records = [_mount("records", RECORDS)]
+            claim: Manifest = {"claimName": cluster.records, "readOnly": True}
+            volumes.append({"name": "records", "persistentVolumeClaim": claim})
+        if client:
+            claim = {"claimName": f"{self.name}-data"}
+            volumes.append({"name": "data", "persistentVolumeClaim": claim})
+        prepare = _container("prepare", image, ["sh", "-c", self._prepare()], resources)
+        return {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "initContainers": [prepare | {"volumeMounts": [*mounts, _mount("keys", KEYS)]}],
+            "containers": [main | {"volumeMounts": [*mounts, _mount("config", CONFIG), *records]}],
+            "volumes": volumes,
+        }
+
+    def _prepare(self) -> str:
+        places = {
+            "data": DATA,
+            "keys": KEYS,
+            "public": PUBLIC,
+            "holders": HOLDERS,
+            "tls": CERTIFICATES,
+            "own": f"{KIT}/private/{self.kit.name}",
+            "run": self._run,
+        }
+        return "".join(f"{name}={place}\n" for name, place in places.items()) + _PREPARE
 
     @property
     def _store(self) -> Store | None:
@@ -737,33 +697,16 @@ class _Party:
     def _other(self) -> str:
         return COORDINATOR if self.name == STANDBY else STANDBY
 
-    def _server(self) -> Pod:
-        role, file, needs = self.kit.role, f"{self.kit.name}.toml", self.federation.needs
-        kind = "keyholder" if role == "holder" else role
+    def _serve(self) -> tuple[dict[str, bytes], list[str]]:
+        """Makes a server's configuration files and command."""
+        role, file = self.kit.role, f"{self.kit.name}.toml"
         config = {file: toml_tables(self._settings()).encode()}
-        ports: list[tuple[str, int]] = [("grpc", GRPC)] if role in SERVING else []
-        if role in SERVING and self.monitored:
-            ports.append(("metrics", METRICS))
         if role == "coordinator":
             config |= self.federation.files
-        return Pod(
-            name=self.name,
-            run=self._run,
-            image=self.cluster.image,
-            command=[
-                *("secureps", "serve", kind, "--config", f"{CONFIG}/{file}"),
-                *(["--standby"] if self.name == STANDBY else []),
-                *_JSON_LOGS,
-            ],
-            kit=self.kit,
-            config=config,
-            memory=needs.shard if role == "shard" else needs.server,
-            bounded=role == "shard",
-            probes=probes(file),
-            ports=tuple(ports),
-            environment=self._store.environment if self._store else {},
-            secret=self._store.secret if self._store else None,
-        )
+        kind = "keyholder" if role == "holder" else role
+        standby = ["--standby"] if self.name == STANDBY else []
+        serve = ["secureps", "serve", kind, "--config", f"{CONFIG}/{file}"]
+        return config, [*serve, *standby, *_JSON_LOGS]
 
     def _settings(self) -> dict[str, object]:
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
@@ -789,7 +732,8 @@ class _Party:
                 made |= {"coordinator": self._coordinator, **self.federation.terms}
         return made
 
-    def _client(self) -> Pod:
+    def _join(self) -> tuple[dict[str, bytes], list[str]]:
+        """Makes a client's files and command, in a shell that exits with TERMINATED if ended."""
         federation = self.federation
         assert federation.script is not None
         script, text = federation.script
@@ -801,25 +745,13 @@ class _Party:
         if federation.site is not None:
             config[SITE] = federation.site
             joins.append(f"--site={CONFIG}/{SITE}")
-        return Pod(
-            name=self.name,
-            run=self._run,
-            image=self.cluster.client_image or self.cluster.image,
-            command=run_until_over(*joins, *self._own(federation.options)),
-            kit=self.kit,
-            config=config,
-            memory=federation.needs.client,
-            records=self.cluster.records,
-            volume=f"{self.name}-data",
-        )
+        clients = [kit.name for kit in federation.kits if kit.role == "client"]
+        own = fill_options(federation.options, self.kit.name, clients.index(self.kit.name))
+        return config, ["sh", "-c", _UNTIL_OVER, "client", *joins, *own]
 
     @property
     def _coordinator(self) -> str:
         return ",".join(map(self.cluster.address, self.cluster.coordinators))
-
-    def _own(self, options: Sequence[str]) -> list[str]:
-        clients = [kit.name for kit in self.federation.kits if kit.role == "client"]
-        return fill_options(options, self.kit.name, clients.index(self.kit.name))
 
 
 def _make_monitoring(

@@ -204,7 +204,8 @@ def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
         kit=shlex.quote(str(batch.kit)),
         grace=GRACE,
     )
-    memory = needs.server + len(shards) * (needs.shard or needs.server)
+    coordinator = needs["coordinator"]
+    memory = coordinator + len(shards) * needs.get("shard", coordinator)
     return _job(batch, SERVERS, len(serving), memory, body)
 
 
@@ -217,7 +218,7 @@ def _holder(batch: Batch, name: str, needs: Needs) -> str:
     asks = f'secureps status --server "$1" --kit {shlex.quote(str(batch.kit))} --name {name}'
     over = f'over() {{ {asks} --watch > /dev/null && kill -TERM "$2"; }}'
     return _job(
-        batch, name, 1, needs.server, _PARTY.format(address=ADDRESS, begin=begin, over=over)
+        batch, name, 1, needs["holder"], _PARTY.format(address=ADDRESS, begin=begin, over=over)
     )
 
 
@@ -227,7 +228,7 @@ def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs
     words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
     begin = f'{shlex.join(words)} --server "$server"'
     body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
-    return _job(batch, name, 1, needs.client, body)
+    return _job(batch, name, 1, needs.get("client"), body)
 
 
 def _job(batch: Batch, name: str, cores: int, memory: int | None, body: str) -> str:

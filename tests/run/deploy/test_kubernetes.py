@@ -24,7 +24,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, Federation, Needs, alerts, manifests
+from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
 from secureps.run.deploy.parties import party_kits
 from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
@@ -424,7 +424,7 @@ def test_no_party_is_in_the_servers_folder() -> None:
     plan = load_plan(deployed() / "plan.toml")
     (south,) = party_kits(deployed() / "kit", plan, ("south",))
     with pytest.raises(ConfigError, match="servers is what the servers' folder is called"):
-        manifests(Federation(plan, {}, [replace(south, name="servers")], Needs(1)), CLUSTER)
+        manifests(Federation(plan, {}, [replace(south, name="servers")], {}), CLUSTER)
 
 
 def request(**given: Any) -> Request:

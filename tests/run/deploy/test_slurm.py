@@ -15,7 +15,6 @@ from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
-from secureps.run.deploy.kubernetes import Needs
 from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.store.keyring import load_public
 from tests.kits.command import said
@@ -153,9 +152,9 @@ def test_no_party_takes_the_place_of_the_servers() -> None:
     batch = Batch(Path("/shared/run"), Path("/shared/kit"), "ab" * 32, "1:00:00")
     of = (plan, Path("/shared/plan.toml"))
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
-        batch_files(*of, {"aggregator": "client"}, batch, Needs(1))
+        batch_files(*of, {"aggregator": "client"}, batch, {})
     found = batch_files(
-        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, Needs(1)
+        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, {"coordinator": 1}
     )
     chosen = found[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
     for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
