@@ -20,6 +20,7 @@ Standards ("restricted"); Prometheus Operator, monitoring.coreos.com/v1.
 
 from __future__ import annotations
 
+import math
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -807,98 +808,64 @@ def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) 
     return manifest(_API, "ServiceMonitor", name, own, spec=spec)
 
 
-def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str) -> Manifest:
-    """Makes a rule that fires once `expression` has held for `minutes`."""
-    return {
-        "alert": name,
-        "expr": expression,
-        **({"for": f"{minutes}m"} if minutes else {}),
-        "labels": {"severity": "critical" if urgent else "warning"},
-        "annotations": {"summary": summary},
-    }
+_ALERTS = """\
+SecurepsCoordinatorUnseen critical 10
+absent(secureps_finished)
+Nothing is heard of the coordinator: nobody's update is taken.
+SecurepsNotReady warning 15
+secureps_ready == 0
+A server cannot work: its journal is being read, or no run is founded.
+SecurepsShardAway critical 5
+secureps_servers_away{{role="shard"}} > 0
+A shard is away: no version can be made.
+SecurepsStandbyAway warning 10
+secureps_standby_follows == 0 {over}
+The standby does not follow: if the coordinator's machine is lost now, the run is.
+SecurepsHolderAway warning 30
+secureps_servers_away{{role="holder"}} > 0
+A key holder is away; when more than {spare} are, no sum can be opened.
+SecurepsHoldersAway critical 5
+secureps_servers_away{{role="holder"}} > {spare}
+Too few key holders are there to open a sum.
+SecurepsTooFewClients warning 30
+secureps_members_live < {start} {over}
+Fewer clients are live than the {start} that a version waits for.
+SecurepsVersionStalls warning 30
+changes(secureps_group_version[2h]) == 0 {over}
+A group has had no new version for two hours: `secureps status` says what it waits for.
+SecurepsCohortBurnt warning 0
+increase(secureps_records_journalled_total{{kind="CohortBurnt"}}[1h]) > 0
+A cohort was burnt: its updates are charged and in no version.
+SecurepsStrangers warning 15
+rate(secureps_unauthenticated_requests_total[15m]) > 1
+Requests come without a signature of anybody on the roster: an old kit, or an attack.
+SecurepsBudgetNearlySpent warning 0
+secureps_largest_epsilon > {nearly:g} {over}
+A client has spent nine tenths of the plan's budget, epsilon {budget:g}.
+"""
+"""Rules of three lines each: name, severity, and the minutes for which the expression of the second
+line has held when the rule fires; then the summary."""
 
 
 def alerts(plan: Plan) -> Iterator[Manifest]:
-    over = "unless on () (secureps_finished == 1)"
-    yield _alert(
-        "SecurepsCoordinatorUnseen",
-        "absent(secureps_finished)",
-        10,
-        True,
-        "Nothing is heard of the coordinator: nobody's update is taken.",
-    )
-    yield _alert(
-        "SecurepsNotReady",
-        "secureps_ready == 0",
-        15,
-        False,
-        "A server cannot work: its journal is being read, or no run is founded.",
-    )
-    yield _alert(
-        "SecurepsShardAway",
-        'secureps_servers_away{role="shard"} > 0',
-        5,
-        True,
-        "A shard is away: no version can be made.",
-    )
-    yield _alert(
-        "SecurepsStandbyAway",
-        f"secureps_standby_follows == 0 {over}",
-        10,
-        False,
-        "The standby does not follow: if the coordinator's machine is lost now, the run is.",
-    )
-    if spare := plan.holders - plan.threshold:
-        yield _alert(
-            "SecurepsHolderAway",
-            'secureps_servers_away{role="holder"} > 0',
-            30,
-            False,
-            f"A key holder is away; when more than {spare} are, no sum can be opened.",
-        )
-    if plan.holders:
-        yield _alert(
-            "SecurepsHoldersAway",
-            f'secureps_servers_away{{role="holder"}} > {spare}',
-            5,
-            True,
-            "Too few key holders are there to open a sum.",
-        )
+    privacy, spare = plan.section.privacy, plan.holders - plan.threshold
+    budget = math.inf if privacy is None else privacy.budget
+    fired = {
+        "SecurepsHolderAway": spare > 0,
+        "SecurepsHoldersAway": plan.holders > 0,
+        "SecurepsBudgetNearlySpent": privacy is not None,
+    }
     start = max(plan.bounds(name).start for name in plan.groups)
-    yield _alert(
-        "SecurepsTooFewClients",
-        f"secureps_members_live < {start} {over}",
-        30,
-        False,
-        f"Fewer clients are live than the {start} that a version waits for.",
-    )
-    yield _alert(
-        "SecurepsVersionStalls",
-        f"changes(secureps_group_version[2h]) == 0 {over}",
-        30,
-        False,
-        "A group has had no new version for two hours: `secureps status` says what it waits for.",
-    )
-    yield _alert(
-        "SecurepsCohortBurnt",
-        'increase(secureps_records_journalled_total{kind="CohortBurnt"}[1h]) > 0',
-        0,
-        False,
-        "A cohort was burnt: its updates are charged and in no version.",
-    )
-    yield _alert(
-        "SecurepsStrangers",
-        "rate(secureps_unauthenticated_requests_total[15m]) > 1",
-        15,
-        False,
-        "Requests come without a signature of anybody on the roster: an old kit, or an attack.",
-    )
-    if plan.section.privacy is not None:
-        budget = plan.section.privacy.budget
-        yield _alert(
-            "SecurepsBudgetNearlySpent",
-            f"secureps_largest_epsilon > {0.9 * budget:g} {over}",
-            0,
-            False,
-            f"A client has spent nine tenths of the plan's budget, epsilon {budget:g}.",
-        )
+    over = "unless on () (secureps_finished == 1)"
+    told = {"over": over, "spare": spare, "start": start, "budget": budget, "nearly": 0.9 * budget}
+    lines = _ALERTS.format(**told).splitlines()
+    for head, expression, summary in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        name, severity, minutes = head.split()
+        if fired.get(name, True):
+            yield {
+                "alert": name,
+                "expr": expression,
+                **({} if minutes == "0" else {"for": f"{minutes}m"}),
+                "labels": {"severity": severity},
+                "annotations": {"summary": summary},
+            }
