@@ -33,18 +33,6 @@ ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
-
-    group: str
-    version: int
-    seconds: Mapping[str, float]
-    up: float
-    down: float
-    epsilon: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """The observations up to one moment.
 
@@ -56,7 +44,7 @@ class Seen:
         recalled: the status is the journal's, which does not say who is there now.
         since: by party, the time of its last change.
         changes: of parties' presence, newest first: time, state, the state before and its seconds.
-        costs: oldest first.
+        costs: of versions (`build_cost`), oldest first.
         up, down: bytes of all versions.
     """
 
@@ -67,7 +55,7 @@ class Seen:
     recalled: bool = False
     since: Mapping[str, float] = field(default_factory=dict)
     changes: tuple[Json, ...] = ()
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[Json, ...] = ()
     up: float = 0.0
     down: float = 0.0
 
@@ -147,7 +135,7 @@ class Observation:
         known = {party: at for party, at in since.items() if party in found}
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
-    def _costs(self, status: Status) -> tuple[Cost, ...]:
+    def _costs(self, status: Status) -> tuple[Json, ...]:
         found = []
         for group in status.groups:
             for version in range(max(1, group.version - KEPT + 1), group.version + 1):
@@ -158,9 +146,16 @@ class Observation:
         return tuple(found)
 
 
-def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
-    seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
-    return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)
+def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Json:
+    """Builds the cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
+    return {
+        "group": group,
+        "version": version,
+        "seconds": {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS},
+        "up": sums.get(UP, 0.0),
+        "down": sums.get(DOWN, 0.0),
+        "epsilon": epsilon,
+    }
 
 
 # --- course ------------------------------------------------------------------------
@@ -268,7 +263,7 @@ class Report:
     """
 
     scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[Json, ...] = ()
     up: float = 0.0
     down: float = 0.0
 
@@ -289,16 +284,16 @@ def read_report(text: str) -> Report:
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"metrics.jsonl cannot be read: {error}") from None
-    up, down = sum(cost.up for cost in costs), sum(cost.down for cost in costs)
+    up, down = (sum(cost[way] for cost in costs) for way in ("up", "down"))
     judged = {version: own for version, own in scores.items() if own}
-    newest = max((cost.version for cost in costs), default=0)
-    return Report(judged, tuple(c for c in costs if c.version > newest - KEPT), up, down)
+    newest = max((cost["version"] for cost in costs), default=0)
+    return Report(judged, tuple(c for c in costs if c["version"] > newest - KEPT), up, down)
 
 
-def merge_costs(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
+def merge_costs(seen: Seen, report: Report | None) -> tuple[Json, ...]:
     if report is None:
         return seen.costs
-    known = {(cost.group, cost.version): cost for cost in (*seen.costs, *report.costs)}
+    known = {(cost["group"], cost["version"]): cost for cost in (*seen.costs, *report.costs)}
     return tuple(known[at] for at in sorted(known))
 
 

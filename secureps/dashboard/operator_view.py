@@ -303,7 +303,7 @@ def officer_view(facts: Facts) -> Json:
         "unit": unit,
         "delta": delta,
         "clients": list(_spent_by_client(seen, facts.ledgers)),
-        "costs": [cost for cost in merge_costs(seen, facts.report) if cost.epsilon is not None],
+        "costs": [cost for cost in merge_costs(seen, facts.report) if cost["epsilon"] is not None],
         "holders": None if course is None else course.holders,
         "refused": None if course is None else list(_refusals(course)),
         "rows": 0 if course is None else course.rows,

@@ -32,7 +32,7 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
     assert [each["ledger"] for each in view["clients"]] == [True, False, False, True]
     assert view["clients"][0]["runs"].keys() == {"07" * 8}
     assert (view["unit"], view["delta"]) == (STATUS.adjacency, 1e-5)
-    assert [cost.epsilon for cost in view["costs"]] == [1.25]
+    assert [cost["epsilon"] for cost in view["costs"]] == [1.25]
 
 
 def test_what_nobody_told_is_not_known_and_not_none() -> None:

@@ -359,8 +359,8 @@ def test_costs_are_those_of_all_statuses_and_of_none_twice() -> None:
     looks.take(STATUS, 1.0)
     seen = looks.take(STATUS, 2.0)
     cost = seen.costs[-1]
-    assert (cost.group, cost.version, cost.up, cost.epsilon) == ("all", 3, 1000.0, 1.25)
-    assert cost.seconds["adding"] == 0.25
+    assert (cost["group"], cost["version"], cost["up"], cost["epsilon"]) == ("all", 3, 1000.0, 1.25)
+    assert cost["seconds"]["adding"] == 0.25
     assert seen.up == 1000.0
     later = (Telemetry("client-01", "all", 3, (Figure("bytes_up", 24.0),)),)
     assert looks.take(replace(STATUS, telemetry=later), 3.0).up == 1024.0
@@ -376,4 +376,4 @@ def test_what_is_kept_is_bounded() -> None:
     assert looks.take(far, 0.0).costs == (), "of versions that nobody reported of it is not known"
     reports = (Telemetry("c", "all", v, (Figure("bytes_up", 1.0),)) for v in range(9900, 10_001))
     known = looks.take(replace(far, telemetry=tuple(reports)), 0.0).costs
-    assert [cost.version for cost in known] == list(range(9961, 10_001))
+    assert [cost["version"] for cost in known] == list(range(9961, 10_001))

@@ -61,11 +61,11 @@ def report(versions: int = 4, groups: tuple[str, ...] = ("all",)) -> Report:
 def test_a_report_has_scores_of_all_versions_and_what_they_cost() -> None:
     found = report(groups=("body", "head"))
     assert found.scores == {v: {"loss": 2.0 - v, "accuracy": 0.25 * v} for v in range(4)}
-    assert {(cost.group, cost.version) for cost in found.costs} == {
+    assert {(cost["group"], cost["version"]) for cost in found.costs} == {
         (group, version) for group in ("body", "head") for version in (1, 2, 3)
     }
     assert (found.up, found.down) == (180.0, 42.0)
-    assert [cost.version for cost in report(60).costs] == list(range(60 - KEPT, 60))
+    assert [cost["version"] for cost in report(60).costs] == list(range(60 - KEPT, 60))
     assert report(60).up == 59 * 30.0, "of all of them"
 
 
@@ -140,9 +140,11 @@ def test_why_there_are_no_scores_is_said(at: Seen, known: Report | None, said: s
 def test_costs_are_the_reports_and_else_what_was_seen() -> None:
     looked = seen()
     (own,) = looked.costs
-    assert (own.version, own.up) == (3, 1000.0)
+    assert (own["version"], own["up"]) == (3, 1000.0)
     assert merge_costs(looked, None) == looked.costs
-    assert [(cost.version, cost.up) for cost in merge_costs(looked, report(3))] == [
+    assert [(cost["version"], cost["up"]) for cost in merge_costs(looked, report(3))] == [
         *((1, 30.0), (2, 30.0), (3, 1000.0))
     ]
-    assert merge_costs(looked, report(4))[-1].up == 30.0, "all of it, and not what was seen alone"
+    assert merge_costs(looked, report(4))[-1]["up"] == 30.0, (
+        "all of it, and not what was seen alone"
+    )
