@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -187,16 +187,14 @@ def message_bytes(message: Any) -> int:
     return 0
 
 
-@dataclass
 class Links:
     """All links of a simulation."""
 
-    delays: Delays
-    seed: int
-    shards: ShardsSection = field(default_factory=ShardsSection)
-    _latency: dict[tuple[str, str], float] = field(default_factory=dict)
-    _bandwidth: dict[str, float] = field(default_factory=dict)
-    _free: dict[Queue, float] = field(default_factory=dict)
+    def __init__(self, delays: Delays, seed: int, shards: ShardsSection | None = None) -> None:
+        self.delays, self.seed, self.shards = delays, seed, shards or ShardsSection()
+        self._latency: dict[tuple[str, str], float] = {}
+        self._bandwidth: dict[str, float] = {}
+        self._free: dict[Queue, float] = {}
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over a client's link."""

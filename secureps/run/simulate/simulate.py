@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -188,7 +188,6 @@ class CoordinatorWatch(Meter):
         self.changed = True
 
 
-@dataclass
 class Play:
     """Plays a scenario: drop-outs, stays, and a line for every version.
 
@@ -196,15 +195,16 @@ class Play:
         cluster: trains the clients; None: this process does.
     """
 
-    scenario: Scenario
-    folder: Path
-    tell: Tell
-    cluster: Cluster | None = None
-    copies: CheckpointCopies | None = None
-
-    def __post_init__(self) -> None:
-        scenario = self.scenario
-        self.metrics = Metrics(self.tell, True, REPEATABLE)
+    def __init__(
+        self,
+        scenario: Scenario,
+        folder: Path,
+        tell: Tell,
+        cluster: Cluster | None = None,
+        copies: CheckpointCopies | None = None,
+    ) -> None:
+        self.scenario, self.folder, self.cluster, self.copies = scenario, folder, cluster, copies
+        self.metrics = Metrics(tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._waited = 0
