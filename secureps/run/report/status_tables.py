@@ -354,26 +354,6 @@ class WordTable:
 
 
 @dataclass(frozen=True)
-class Total:
-    """The newest total of a tensor, with its first values.
-
-    Args:
-        count: the number of all its values.
-        clients: how many clients it sums; None if unknown.
-    """
-
-    shape: tuple[int, ...]
-    count: int
-    values: tuple[float, ...]
-    clients: int | None = None
-
-    @classmethod
-    def of(cls, array: NDArray[Any], clients: int | None = None) -> Total:
-        values = tuple(array.reshape(-1)[:TOTALS].tolist())
-        return cls(array.shape, array.size, values, clients)
-
-
-@dataclass(frozen=True)
 class Summary:
     """The summary of a finished run.
 
@@ -391,7 +371,7 @@ class Summary:
             no model was written.
         seconds: by stage, summed over parties.
         failure: the name of the error that ended it; empty if the plan foresees this end.
-        totals: of sums, by tensor.
+        totals: of sums, by tensor (`describe_total`).
     """
 
     name: str
@@ -414,7 +394,7 @@ class Summary:
     ratio_down: float | None = None
     evaluation: EvaluationStatus | None = None
     failure: str = ""
-    totals: Mapping[str, Total] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
@@ -450,15 +430,21 @@ TOTALS = 24
 """The most values of a tensor that are shown of its total."""
 
 
+def describe_total(array: NDArray[Any], clients: int | None = None) -> dict[str, Any]:
+    """The newest total of a tensor over `clients` (None: unknown), with its first values."""
+    values = tuple(array.reshape(-1)[:TOTALS].tolist())
+    return {"shape": array.shape, "count": array.size, "values": values, "clients": clients}
+
+
 def _totals(summary: Summary) -> WordTable:
     """Shows the newest totals of sums, a row for each tensor; of long ones the first values."""
     rows = []
     for name, total in summary.totals.items():
-        told = " ".join(f"{value:,.10g}" for value in total.values)
-        more = total.count - len(total.values)
+        told = " ".join(f"{value:,.10g}" for value in total["values"])
+        more = total["count"] - len(total["values"])
         told += f" and {more:,} more values, all in model.safetensors" if more else ""
-        shape = " x ".join(map(str, total.shape)) or "one value"
-        clients = "unknown" if total.clients is None else str(total.clients)
+        shape = " x ".join(map(str, total["shape"])) or "one value"
+        clients = "unknown" if total["clients"] is None else str(total["clients"])
         rows.append((name, shape, clients, told))
     how = "exact totals" if summary.delta is None else "totals with the plan's noise"
     heads = ("tensor", "shape", "over clients", "total")
@@ -469,11 +455,9 @@ def _models(summary: Summary) -> WordTable | Text:
     baselines, newest = summary.baselines, fold_versions(summary.versions)
     scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
     if not scores:
-        return Text(
-            f"{summary.name}: {summary.finished} (version {fold_versions(summary.versions)})"
-        )
+        return Text(f"{summary.name}: {summary.finished} (version {newest})")
     others = sorted({name for score in scores for name in score.others})
-    measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
+    measures = dict.fromkeys((scores[0].measure, *others, "loss"))
     models: dict[str, Collection[Score | None]] = {
         f"federation (version {newest})": [summary.score]
     }

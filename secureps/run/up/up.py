@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -69,7 +70,7 @@ from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
-from secureps.run.report.status_tables import Summary, Total, summary_tables
+from secureps.run.report.status_tables import Summary, describe_total, summary_tables
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import (
     DOWN,
@@ -364,10 +365,10 @@ def _write_models(
     return replace(known, baselines=replace(before, notes=(*before.notes, note)))
 
 
-def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
+def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Any]:
     members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
-        spec.name: Total.of(model.tensors[spec.name], members.get((group.name, version)))
+        spec.name: describe_total(model.tensors[spec.name], members.get((group.name, version)))
         for group in model.layout.groups
         if plan.is_sum(group.name) and (version := model.versions[group.name])  # 0 is zeros
         for spec in group.tensors
@@ -382,10 +383,9 @@ def _make_heading(order: Order, plan: Plan, root: Path) -> Heading:
 
 def _make_sheet(plan: Plan, baselines: Baselines, unsafe: bool) -> Sheet:
     privacy = plan.section.privacy
-    sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
+    sheet = Sheet(plan.section.name, "time", unsafe, plan.groups, adjacency=adjacency(plan))
     if privacy is not None:
         sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
-        sheet = replace(sheet, adjacency=adjacency(plan))
     if baselines.central is None:
         return sheet
     scores = {"all data at one party": baselines.central}

@@ -13,7 +13,13 @@ from rich.console import RenderableType
 
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import MemberStatus
-from secureps.run.report.status_tables import TOTALS, Summary, Total, WordTable, summary_tables
+from secureps.run.report.status_tables import (
+    TOTALS,
+    Summary,
+    WordTable,
+    describe_total,
+    summary_tables,
+)
 from secureps.run.script.scoring import Baselines
 from tests.run.report.test_status_tables import displayed
 from tests.run.report.test_terminal import SUMMARY
@@ -61,8 +67,8 @@ def test_two_scores_of_one_model_are_told_apart(judge: str, whose: str) -> None:
 
 
 def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> None:
-    ages = Total.of(np.array([12, 0, 2**24]), clients=5)
-    long = Total.of(np.arange(1000.0).reshape(10, 100) / 3)
+    ages = describe_total(np.array([12, 0, 2**24]), clients=5)
+    long = describe_total(np.arange(1000.0).reshape(10, 100) / 3)
     own = dataclasses.replace(
         SUMMARY,
         score=None,
