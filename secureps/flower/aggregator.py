@@ -4,7 +4,7 @@ Theory of operation. The servers are those of `secureps serve`; only clients rea
 by a `wire.waves.batch.Relay`. `strategy.SecureFedAvg` runs Flower's loop and carries messages
 between Flower's grid and the relay. `mod.secureps_mod` is the client's end, and plays one wave of a
 client for each message (`service.one_wave`). `post` has the form of these messages. Key holders
-connect to the coordinator as processes (`Holders`), or nodes relay to them.
+connect to the coordinator as processes (`run_holders`), or nodes relay to them.
 
 What happens to one update:
 
@@ -39,9 +39,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -344,41 +344,35 @@ SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
 """The commands that start a key holder; its configuration's file is the last argument."""
 
 
-class Holders:
-    """The key holders that run as processes on this machine; a context, which ends them.
+@contextmanager
+def run_holders(
+    plan: Plan, root: Path, kit: Path, address: str, simulated: bool
+) -> Iterator[Callable[[], None]]:
+    """Runs key holders as processes on this machine while the `with` lasts.
 
     A holder whose private keys are in the run's kit is started here, as `secureps serve keyholder`,
     or in a simulation as `flower.simulated_holder`, which does not wait for the disk. Other holders
     connect to the coordinator's address, which is empty if nodes relay to key holders.
+
+    Yields a function that starts dead processes again; OperatorError if they die repeatedly.
     """
-
-    def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
-        self._folder, self._kit, self._address = RunFolder(root), kit, address
-        self._plan, self._program = plan, SIMULATED if simulated else DEPLOYED
-        self._supervisor = Supervisor(self._folder.logs)
-
-    def __enter__(self) -> Holders:
-        self._supervisor.__enter__()
-        roster = load_public(self._kit).roster
-        holders = [each.name for each in roster.holders()] if self._address else []
-        own = [name for name in holders if (self._kit / "private" / name).is_dir()]
-        write_holders(self._folder, self._plan, tuple(own), self._address, self._kit)
+    folder, program = RunFolder(root), SIMULATED if simulated else DEPLOYED
+    holders = [each.name for each in load_public(kit).roster.holders()] if address else []
+    own = [name for name in holders if (kit / "private" / name).is_dir()]
+    write_holders(folder, plan, tuple(own), address, kit)
+    with Supervisor(folder.logs) as supervisor:
         for name in own:
-            command = (*self._program, str(self._folder.config(name)))
-            self._supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
+            command = (*program, str(folder.config(name)))
+            supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
         for name in sorted(set(holders) - set(own)):
-            log.info("waits until key holder %s connects to %s", name, self._address)
-        return self
+            log.info("waits until key holder %s connects to %s", name, address)
 
-    def __exit__(self, *ended: object) -> None:
-        self._supervisor.stop()
-        self._supervisor.__exit__(None, None, None)
+        def restart_dead() -> None:
+            for each in supervisor.poll():
+                if isinstance(each, Died):
+                    log.warning("%s died (%s), and is started again", each.name, each.how)
 
-    def restart_dead(self) -> None:
-        """Starts dead processes again; OperatorError if they die repeatedly."""
-        for each in self._supervisor.poll():
-            if isinstance(each, Died):
-                log.warning("%s died (%s), and is started again", each.name, each.how)
+        yield restart_dead
 
 
 # --- federation --------------------------------------------------------------------

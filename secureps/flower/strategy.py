@@ -39,7 +39,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.flower import post
-from secureps.flower.aggregator import Aggregator, Holders, find_plan, found_run, simulated_kit
+from secureps.flower.aggregator import Aggregator, find_plan, found_run, run_holders, simulated_kit
 from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Status
@@ -265,7 +265,7 @@ class _Rounds(Grid):
         """The newest version's model."""
         self._metrics = np.zeros(0)
         self._servers: Aggregator
-        self._holders: Holders
+        self._restart_dead: Callable[[], None]
         self._waves: Waves
 
     @contextmanager
@@ -283,8 +283,8 @@ class _Rounds(Grid):
         self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
         demand_host(self._servers.kit.roster, kit)
         # Holders start first, because no process may be forked while servers have threads.
-        self._holders = Holders(plan, root, kit, self._servers.address, simulated)
-        with self._holders, self._servers:
+        holders = run_holders(plan, root, kit, self._servers.address, simulated)
+        with holders as self._restart_dead, self._servers:
             self._waves = Waves(self._grid, self._servers, self._make_marker(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
             if self.first > 1:
@@ -347,7 +347,7 @@ class _Rounds(Grid):
         kept = {name: record for name, record in first.items() if name not in models}
 
         def over() -> bool:
-            self._holders.restart_dead()
+            self._restart_dead()
             return self._version(self._servers.status()) >= self._round
 
         self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)

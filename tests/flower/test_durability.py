@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import ConfigError, Malformed, Oversized
 from secureps.flower import SecureFedAvg, aggregator, post, simulated_holder
-from secureps.flower.aggregator import Holders, simulated_kit
+from secureps.flower.aggregator import run_holders, simulated_kit
 from secureps.flower.mod import NodeSettings, objection
 from secureps.flower.post import (
     BATCH,
@@ -84,10 +84,11 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
 ) -> None:
     supervisor = MagicMock()
+    supervisor.__enter__.return_value = supervisor
     monkeypatch.setattr(aggregator, "Supervisor", lambda logs: supervisor)
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
-    with Holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
+    with run_holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
         pass
     started = [call.args[0] for call in supervisor.start.call_args_list]
     assert [each.name for each in started] == list(holder_names(3))
