@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -334,29 +333,19 @@ def demand_shard(root: Path, name: str) -> None:
         raise UnknownParty(f"{name} is a {role} of this run, and no shard")
 
 
-def bring_shard(
-    root: Path,
-    name: str,
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> Status:
+def bring_shard(root: Path, name: str) -> Status:
     """Adds a shard to a running run; returns when the shard has connected or the run has ended.
 
     It may be repeated after an interruption. Raises OperatorError if the shard does not connect, or
-    the disk refuses. `pause` waits EVERY_LOOK seconds.
+    the disk refuses.
     """
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
     if name not in roster:
         issue(folder.kit, "shard", name)
-    wait = partial(_await_status, pause=pause, clock=clock)
-
-    def here(status: Status) -> bool:
-        return name in [shard.name for shard in status.shards]
-
     # The new shard asks, so an answer means that it is on the coordinator's roster.
     with closing(StatusClient(folder.kit, name, folder.server)) as own:
-        status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
+        status = _await_status(own, f"{name} is not on its roster yet")
         if status.finished:
             return status
         if not folder.config(name).exists():  # a shard off the roster would be refused, and end
@@ -364,24 +353,22 @@ def bring_shard(
             like = next(each for each in shards if folder.config(each).exists())
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
-        log = folder.logs / f"{name}.log"
-        return wait(own.status, here, f"it has not come; see {log}")
+        return _await_status(own, f"it has not come; see {folder.logs / f'{name}.log'}", name)
 
 
-def _await_status(
-    ask: Callable[[], Status],
-    done: Callable[[Status], bool],
-    otherwise: str,
-    pause: Callable[[float], None],
-    clock: Callable[[], float],
-) -> Status:
-    """Asks until `done`, or the run has ended; OperatorError with `otherwise` after WITHIN."""
-    last, until = otherwise, clock() + WITHIN
-    while clock() < until:
+def _await_status(own: StatusClient, otherwise: str, shard: str | None = None) -> Status:
+    """Asks until there is an answer with the shard, if any, or the run has ended.
+
+    Raises OperatorError with `otherwise` after WITHIN.
+    """
+    last, until = otherwise, time.monotonic() + WITHIN
+    while time.monotonic() < until:
         try:
-            if done(status := ask()) or status.finished:
+            status = own.status()
+            here = [each.name for each in status.shards]
+            if status.finished or shard is None or shard in here:
                 return status
         except (PeerError, UnknownParty) as error:
             last = f"{otherwise}: {error}"
-        pause(EVERY_LOOK)
+        time.sleep(EVERY_LOOK)
     raise OperatorError(f"the run was given {WITHIN:g} seconds: {last}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -32,6 +36,16 @@ def folder(tmp_path: Path) -> RunFolder:
     settings = {"listen": "127.0.0.1:0", "coordinator": "127.0.0.1:1", "checkpoints": "here"}
     write_config(made, "shard-0", settings)
     return made
+
+
+def bring(
+    folder: RunFolder,
+    name: str,
+    pause: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Status:
+    with patch.object(programs, "time", SimpleNamespace(sleep=pause, monotonic=clock)):
+        return bring_shard(folder.root, name)
 
 
 def status(*shards: str) -> Status:
@@ -73,12 +87,12 @@ def test_it_has_keys_and_then_a_file_and_then_it_is_there(
         if seen[-1]:
             answers[:] = [status("shard-0", NEW)]
 
-    bring_shard(folder.root, NEW, pause)
+    bring(folder, NEW, pause)
     assert seen == [False, False, True]
     assert load_public(folder.kit).roster.find(NEW).role == "shard"
     own, other = read_toml(folder.config(NEW)), read_toml(folder.config("shard-0"))
     assert own == other | {"name": NEW, "state": str(folder.state(NEW))}
-    bring_shard(folder.root, NEW, pause)  # it is there
+    bring(folder, NEW, pause)  # it is there
 
 
 def test_no_process_is_begun_of_a_run_that_is_over_meanwhile(
@@ -86,10 +100,10 @@ def test_no_process_is_begun_of_a_run_that_is_over_meanwhile(
 ) -> None:
     over = replace(status("shard-0"), finished="all is made")
     answers += [UnknownParty("nobody"), over]
-    assert bring_shard(folder.root, NEW, lambda seconds: None) is over
+    assert bring(folder, NEW, lambda seconds: None) is over
     assert not folder.config(NEW).exists()
     answers[:] = [status("shard-0"), over]
-    assert bring_shard(folder.root, NEW, lambda seconds: None) is over, "nobody starts it any more"
+    assert bring(folder, NEW, lambda seconds: None) is over, "nobody starts it any more"
 
 
 def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
@@ -102,11 +116,11 @@ def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
         return sum(waited)
 
     with pytest.raises(OperatorError, match="not on its roster yet: nobody is called shard-1"):
-        bring_shard(folder.root, NEW, waited.append, clock)
+        bring(folder, NEW, waited.append, clock)
     assert sum(waited) == WITHIN
     answers[:] = [status("shard-0")]
     with pytest.raises(OperatorError, match=r"it has not come; see .*shard-1.log"):
-        bring_shard(folder.root, NEW, waited.append, clock)
+        bring(folder, NEW, waited.append, clock)
 
 
 def test_said_again_it_has_the_file_of_another_shard_whatever_its_name(
@@ -115,9 +129,9 @@ def test_said_again_it_has_the_file_of_another_shard_whatever_its_name(
     waited = list[float]()
     answers.append(UnknownParty("nobody is called aux"))
     with pytest.raises(OperatorError, match="not on its roster yet"):
-        bring_shard(folder.root, FIRST, waited.append, lambda: sum(waited))
+        bring(folder, FIRST, waited.append, lambda: sum(waited))
     answers[:] = [status("shard-0"), status("shard-0", FIRST)]
-    bring_shard(folder.root, FIRST, waited.append, lambda: 0.0)
+    bring(folder, FIRST, waited.append, lambda: 0.0)
     own, other = read_toml(folder.config(FIRST)), read_toml(folder.config("shard-0"))
     assert own == other | {"name": FIRST, "state": str(folder.state(FIRST))}
 
@@ -132,7 +146,7 @@ def test_a_coordinator_that_takes_long_to_be_asked_is_not_waited_for_longer(
         return 20.0 * len(asked)  # each question takes as long
 
     with pytest.raises(OperatorError, match=r"the run was given 60 seconds: .* no answer"):
-        bring_shard(folder.root, NEW, asked.append, clock)
+        bring(folder, NEW, asked.append, clock)
     assert len(asked) == 3
 
 
