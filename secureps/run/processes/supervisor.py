@@ -52,10 +52,14 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process ended as it should; `last` is the last line of its log."""
+    """A process ended as it should; `last` is the last line of its log.
+
+    `failed`: the run failed, and may be resumed (`UNFINISHED`).
+    """
 
     name: str
     last: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ class Supervisor:
             self._tell_reaper(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 last = _strip_error((self.tail(name, 1) or ("",))[0])
-                news.append(Finished(name, last))
+                news.append(Finished(name, last, code == UNFINISHED))
                 del self._running[name]
                 continue
             try:
