@@ -147,7 +147,7 @@ class Observation:
 
 
 def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Json:
-    """Builds the cost of a version for all parties: seconds by stage, bytes, the largest epsilon."""
+    """Builds a version's cost for all parties: seconds by stage, bytes, the largest epsilon."""
     return {
         "group": group,
         "version": version,
