@@ -539,7 +539,7 @@ def play_to_end(path: Path, trial: Trial) -> Outcome:
         with terminable(Terminated):
             return play(path, trial)
     except Terminated as ended:  # the pool would return it as a result, and go on
-        os._exit(128 + int(ended.args[0]))
+        os._exit(int(ended.args[0]))
 
 
 def _end_with_parent() -> None:

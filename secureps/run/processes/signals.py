@@ -97,24 +97,19 @@ class Terminated(KeyboardInterrupt):
     """
 
 
-def _exit(number: int) -> BaseException:
-    return SystemExit(128 + number)
-
-
 @contextmanager
-def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
+def terminable(kind: type[BaseException] = SystemExit) -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise an error in the block, so that its cleanup runs.
 
-    `ends` makes the error from the signal's number.
+    Its argument is the exit status of a process that such a signal ends.
     """
-
     ended = False
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal ended
         if not ended:  # a second signal would interrupt the cleanup
             ended = True
-            raise ends(number)
+            raise kind(128 + number)
 
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():

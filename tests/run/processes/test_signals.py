@@ -108,7 +108,7 @@ def test_a_block_is_ended_once_and_left_as_it_was() -> None:
 
     with pytest.raises(Terminated) as first, terminable(Terminated):
         ended(signal.SIGTERM)
-    assert first.value.args == (signal.SIGTERM,)
+    assert first.value.args == (128 + signal.SIGTERM,)
     with pytest.raises(SystemExit) as second, terminable():
         ended(signal.SIGHUP)
     assert second.value.code == 128 + signal.SIGHUP
