@@ -173,17 +173,17 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     Origin.read(folder)
     if not is_claimed(folder.root):
         return f"nobody plays {root} now: {describe_standing(folder)}"
-    process = _await_player(folder.root)
-    if process is not None:
-        try:
-            with suppress(ProcessLookupError):  # the process has just ended
-                os.kill(process, signal.SIGTERM)
-        except PermissionError:
-            text = f"{root}: process {process} plays this run, and is another user's"
-            raise OperatorError(text) from None
-    until = time.monotonic() + seconds
+    process, began = None, time.monotonic()
     while is_claimed(folder.root):
-        if time.monotonic() > until:
+        waited = time.monotonic() - began
+        if process is None and (process := find_player(folder.root)) is not None:
+            _terminate(root, process)
+        elif process is None and waited > PATIENCE:
+            raise OperatorError(
+                f"{folder.root}: a process plays this run, but its id is not known: end it where "
+                "it began"
+            )
+        elif process is not None and waited > seconds:
             raise OperatorError(
                 f"{root}: process {process} was told to stop, and still plays this run after "
                 f"{seconds:g} s: wait, or end it with `kill -9 {process}`"
@@ -192,17 +192,13 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     return f"{root}: {describe_standing(folder)}"
 
 
-def _await_player(root: Path) -> int | None:
-    until = time.monotonic() + PATIENCE
-    while is_claimed(root):
-        if (process := find_player(root)) is not None:
-            return process
-        if time.monotonic() > until:
-            raise OperatorError(
-                f"{root}: a process plays this run, but its id is not known: end it where it began"
-            )
-        time.sleep(_TICK)
-    return None
+def _terminate(root: Path, process: int) -> None:
+    try:
+        with suppress(ProcessLookupError):  # the process has just ended
+            os.kill(process, signal.SIGTERM)
+    except PermissionError:
+        text = f"{root}: process {process} plays this run, and is another user's"
+        raise OperatorError(text) from None
 
 
 # --- party logs --------------------------------------------------------------------
