@@ -13,9 +13,9 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,21 +95,14 @@ _KINDS = {
 }
 
 
-@dataclass
-class _Cuts:
-    """The cuts of one kind: their number, their clients, and the strongest one with its line."""
-
-    times: int = 0
-    clients: set[str] = field(default_factory=set)
-    furthest: tuple[float, str] = (-math.inf, "")
-
-
 class ClientWarnings:
     """Finds and counts strong cuts in the logs of clients (NAME.log), and lines of silence."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        self._cuts = {kind: _Cuts() for kind in _KINDS}
+        self._times = Counter[str]()  # of cuts, by kind, as all that follows
+        self._cut = {kind: set[str]() for kind in _KINDS}
+        self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
         self._silent: dict[str, dict[str, str]] = {}
         self._told = set[tuple[str, str]]()
 
@@ -137,12 +130,12 @@ class ClientWarnings:
         """Sums up the cuts so far in one line: their numbers, and the strongest ones."""
         done = {"clip": "to half or less", "range": "in single values"}
         often = [
-            f"{kind} cut {counted(cuts.times, 'update')} of "
-            f"{counted(len(cuts.clients), 'client')} {done[kind]}"
-            for kind, cuts in self._cuts.items()
-            if cuts.times
+            f"{kind} cut {counted(self._times[kind], 'update')} of "
+            f"{counted(len(self._cut[kind]), 'client')} {done[kind]}"
+            for kind in _KINDS
+            if self._times[kind]
         ]
-        said = dict.fromkeys(cuts.furthest[1] for cuts in self._cuts.values() if cuts.times)
+        said = dict.fromkeys(self._furthest[kind][1] for kind in _KINDS if self._times[kind])
         return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
 
     def _hear_silence(self, client: str, line: str) -> None:
@@ -164,11 +157,10 @@ class ClientWarnings:
             if number.get("left", 0) > MOST_LEFT:
                 continue
             far = number["largest"] if kind == "range" else -number["left"]
-            cuts = self._cuts[kind]
-            cuts.times += 1
-            cuts.clients.add(client)
-            cuts.furthest = max(cuts.furthest, (far, said))
-            first = first or cuts.times == 1
+            self._times[kind] += 1
+            self._cut[kind].add(client)
+            self._furthest[kind] = max(self._furthest[kind], (far, said))
+            first = first or self._times[kind] == 1
         if first:
             yield f"{said} (its log has every such line, this is said once)"
 
