@@ -247,13 +247,16 @@ def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[
     Pods are found before they are ready, because shards become ready by finding each other.
     `metrics` adds the port of metrics.
     """
-    ports = [_service_port("grpc", GRPC), *([_service_port("metrics", METRICS)] if metrics else [])]
-    made = [_service(name, role, {"clusterIP": "None", "ports": ports})]
+    numbers = {"grpc": GRPC} | ({"metrics": METRICS} if metrics else {})
+    ports = [{"name": each, "port": port, "targetPort": each} for each, port in numbers.items()]
+    own, spec = labels(name, role), {"selector": selector(name), "publishNotReadyAddresses": True}
+    inside = {**spec, "clusterIP": "None", "ports": ports}
+    made = [manifest("v1", "Service", name, own, spec=inside)]
     if outside is not None:
-        public = _service(name, role, {"type": "LoadBalancer", "ports": ports[:1]})
+        public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
         note = {"external-dns.alpha.kubernetes.io/hostname": outside}
-        metadata = {"name": f"{name}-outside", "labels": labels(name, role), "annotations": note}
-        made.append(public | {"metadata": metadata})
+        metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
+        made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
     return made
 
 
@@ -286,15 +289,6 @@ def policy(
         "egress": [_DNS, *asked] if asked else [],
     }
     return manifest("networking.k8s.io/v1", "NetworkPolicy", name, labels(name, role), spec=spec)
-
-
-def _service(name: str, role: Role, more: Manifest) -> Manifest:
-    spec = {"selector": selector(name), "publishNotReadyAddresses": True, **more}
-    return manifest("v1", "Service", name, labels(name, role), spec=spec)
-
-
-def _service_port(name: str, number: int) -> Manifest:
-    return {"name": name, "port": number, "targetPort": name}
 
 
 def _tcp_port(port: int) -> Manifest:
