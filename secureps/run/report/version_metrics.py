@@ -495,19 +495,16 @@ class Heading:
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
     sinks: list[Sink] = [JsonLines(metrics)]
-    folder, where = extras.tensorboard, extras.mlflow
-    if folder is not None:
-        sinks.append(_open_sink("tensorboard", lambda: TensorBoard(heading, folder)))
-    if where is not None:
-        sinks.append(_open_sink("mlflow", lambda: MLflow(heading, where)))
-    return tuple(sinks)
-
-
-def _open_sink(extra: str, make: Callable[[], Sink]) -> Sink:
     try:
-        return make()
+        if extras.tensorboard is not None:
+            extra = "tensorboard"
+            sinks.append(TensorBoard(heading, extras.tensorboard))
+        if extras.mlflow is not None:
+            extra = "mlflow"
+            sinks.append(MLflow(heading, extras.mlflow))
     except Exception as error:  # every package and every store has its own
         raise ConfigError(f"--{extra}: {error}") from None
+    return tuple(sinks)
 
 
 def _import(extra: str, *modules: str) -> None:
