@@ -62,7 +62,7 @@ from secureps.run.initial_schema import (
     size_options,
 )
 from secureps.run.report.status_tables import WordTable
-from secureps.run.script.process import Assignment, script_process
+from secureps.run.script.process import assign, script_process
 from secureps.run.server_app import run_server_app, share_settings
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.up.folder import shard_names
@@ -316,7 +316,7 @@ def find_model(
     numbers = range(clients.clients if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
     own = dict(zip(holders, clients.records, strict=False))
-    assignment = Assignment(code, plan, holders, settings, {}, None, None, own)
+    assignment = assign(code, plan, holders, settings, {}, None, own)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,

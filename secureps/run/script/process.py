@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.client.trainer import Setting
@@ -34,51 +33,48 @@ _TICK = 0.05
 _DUMP_LINES = 100
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """A script and its settings.
+def assign(
+    script: Path,
+    plan: Plan,
+    holders: Mapping[str, Mapping[str, Setting]],
+    pooled: Mapping[str, Setting],
+    local: Mapping[str, Path],
+    unsafe_seed: int | None,
+    records: Mapping[str, int],
+) -> Record:
+    """Makes what a script's process is told first.
 
     Args:
         holders: the settings of every data holder, by name.
         pooled: the settings for evaluation and central training, without a partition.
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
-        environment: of the process; None: as of this one.
         records: the stated number of each data holder's records, by name; empty: the plan's.
     """
-
-    script: Path
-    plan: Plan
-    holders: Mapping[str, Mapping[str, Setting]]
-    pooled: Mapping[str, Setting]
-    local: Mapping[str, Path]
-    unsafe_seed: int | None
-    environment: Mapping[str, str] | None
-    records: Mapping[str, int] = field(default_factory=dict)
-
-    def record(self) -> Record:
-        return {
-            "script": str(self.script.absolute()),
-            "plan": self.plan.text,
-            "holders": {name: dict(each) for name, each in self.holders.items()},
-            "pooled": dict(self.pooled),
-            "local": {name: str(folder.absolute()) for name, folder in self.local.items()},
-            "unsafe_seed": self.unsafe_seed,
-            "records": dict(self.records),
-        }
+    return {
+        "script": str(script.absolute()),
+        "plan": plan.text,
+        "holders": {name: dict(each) for name, each in holders.items()},
+        "pooled": dict(pooled),
+        "local": {name: str(folder.absolute()) for name, folder in local.items()},
+        "unsafe_seed": unsafe_seed,
+        "records": dict(records),
+    }
 
 
 @contextmanager
 def script_process(
-    assignment: Assignment, logs: Path, spawner: ForkServers | None = None
+    assignment: Record,
+    logs: Path,
+    environment: Mapping[str, str] | None = None,
+    spawner: ForkServers | None = None,
 ) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
     ours, theirs = socket.socketpair()
     with Supervisor(logs, restarts=0, spawner=spawner) as supervisor, ours, theirs:
         file = theirs.fileno()
         arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(file))
-        own = (NAME, arguments, assignment.environment)
-        supervisor.start(Program(*own, preloaded=True, inherits=file))
+        supervisor.start(Program(NAME, arguments, environment, preloaded=True, inherits=file))
         process = ScriptProcess(assignment, (ours, theirs), supervisor, logs / f"{NAME}.log")
         try:
             yield process
@@ -91,7 +87,7 @@ class ScriptProcess:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: Record,
         ends: tuple[socket.socket, socket.socket],
         supervisor: Supervisor,
         log: Path,
@@ -174,7 +170,7 @@ class ScriptProcess:
             raise ScriptFailed(self._gone)
         if self._channel is None:
             self._channel = self._connect()
-            self._send(self._assignment.record())
+            self._send(self._assignment)
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
             refuse_failure(got[0])
@@ -208,8 +204,9 @@ class ScriptProcess:
         while (how := self._supervisor.describe_end(NAME)) is None and time.monotonic() < until:
             time.sleep(_TICK)
         place = locate_crash(self._supervisor.tail(NAME, _DUMP_LINES))
+        script = Path(self._assignment["script"]).name
         self._gone = (
-            f"{self._assignment.script.name}: {self._at} ended the process it ran in, with "
+            f"{script}: {self._at} ended the process it ran in, with "
             f"{how or 'nothing said'}{f' ({place})' if place else ''}; see {self._log}"
         )
         return ScriptFailed(self._gone)

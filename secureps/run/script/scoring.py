@@ -196,7 +196,7 @@ class Judge:
     held-out records; otherwise the script's evaluator does. `failed` has the first failure.
 
     Args:
-        holders, pooled: as in `Assignment`.
+        holders, pooled: as in `process.assign`.
         look: the description by the first holder's trainer.
         own: gets a client's local tensors.
         trainers: those of the holders, if they have been made.
@@ -368,7 +368,7 @@ class Race:
 
     Args:
         versions: the number of versions of the federation.
-        holders, pooled, records: as in `Assignment`.
+        holders, pooled, records: as in `process.assign`.
         start: version 0; empty if it is unknown.
     """
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from secureps.client.runner import LOCAL
 from secureps.client.trainer import Setting
@@ -30,7 +31,7 @@ from secureps.run.processes.spawning import (
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras
-from secureps.run.script.process import Assignment
+from secureps.run.script.process import assign
 from secureps.run.server_app import share_settings
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import (
@@ -118,16 +119,15 @@ class Programs:
         return {**self.pooled, "partition": partition}
 
     @property
-    def assignment(self) -> Assignment:
+    def assignment(self) -> dict[str, Any]:
         names = self.cast.clients
-        return Assignment(
+        return assign(
             self.script,
             self.plan,
             {name: self.settings(i) for i, name in enumerate(names)},
             self.pooled,
             {name: self.folder.state(name) / LOCAL for name in names},
             self.order.unsafe_seed,
-            self.order.processes,
             dict(zip(names, self.federation.records, strict=False)),
         )
 

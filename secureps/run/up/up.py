@@ -264,9 +264,10 @@ def _federate(
     """
     began = time.monotonic() - before
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
+    own = (programs.assignment, folder.logs, programs.order.processes, programs.spawner)
     with (
         Progress(console, plan.section.name, unsafe) as progress,
-        script_process(programs.assignment, folder.logs, programs.spawner) as script,
+        script_process(*own) as script,
     ):
         progress.say(f"the run's folder: {folder.root}")
         with (
@@ -279,8 +280,8 @@ def _federate(
             _examine_model(programs, script, progress)
             # the run may have made progress by the time its script is imported
             so_far = time.monotonic() - began
-            own = (programs, address, so_far, script, supervisor, progress, metrics)
-            with Watch(*own) as watch:
+            at = (programs, address, so_far)
+            with Watch(*at, script, supervisor, progress, metrics) as watch:
                 summary = watch.until_over()
         summary = _write_models(summary, watch.steps, metrics.totals, programs, script, progress)
         versions = max(0, *summary.versions.values())

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from secureps.errors import PlanRefused, ScriptFailed
-from secureps.run.script.process import Assignment, ScriptProcess, script_process
+from secureps.run.script.process import ScriptProcess, assign, script_process
 from secureps.run.script.scoring import Score
 from tests.kits.federations import Tensors, small_plan
 from tests.kits.nursery import supervise_children
@@ -57,8 +57,8 @@ def hosted(tmp_path: Path, code: str, **plan: object) -> Iterator[ScriptProcess]
     script.write_text(code)
     made = small_plan(**{"local": [], "versions": 2, **plan})  # type: ignore[arg-type]
     holders = {"a": {"step": 0.125}, "b": {"step": 0.25}}
-    assignment = Assignment(script, made, holders, {"best": 1}, {}, 3, {})
-    with script_process(assignment, tmp_path / "logs") as process:
+    assignment = assign(script, made, holders, {"best": 1}, {}, 3, {})
+    with script_process(assignment, tmp_path / "logs", {}) as process:
         yield process
 
 
