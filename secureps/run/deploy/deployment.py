@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from secureps.client.runner import read_settings
 from secureps.client.site_policy import NO_POLICY, read_site
-from secureps.config.sections import read_toml
+from secureps.config.sections import read_toml, toml_value
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
@@ -29,7 +30,7 @@ from secureps.run.deploy.kubernetes import (
     refuse_meaningless,
     refuse_unreachable,
 )
-from secureps.run.deploy.parties import LocalPath, PartyKit, find_local_path, party_kits
+from secureps.run.deploy.parties import PartyKit, fill_options, party_kits
 from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text
@@ -124,18 +125,18 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
-    for path in _local_paths(request):
-        if not shared and path.there:
+    for setting, absolute, there, missing in _local_paths(request):
+        if not shared and there:
             yield (
-                f"--set {path.setting} is a path on this machine, whose files no pod has: records "
+                f"--set {setting} is a path on this machine, whose files no pod has: records "
                 "come from a volume (--records)"
             )
-        elif path.there:
-            none = f"; nothing is there for {named(path.missing)}" if path.missing else ""
-            yield f"--set {path.setting} is a path from here: jobs have {path.absolute}{none}"
+        elif there:
+            none = f"; nothing is there for {named(missing)}" if missing else ""
+            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
         elif shared:
             yield (
-                f"--set {path.setting} names nothing here, and jobs begin in another folder: if it "
+                f"--set {setting} names nothing here, and jobs begin in another folder: if it "
                 "is a file, give its whole path"
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
@@ -147,12 +148,27 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
         )
 
 
-def _local_paths(request: Request) -> list[LocalPath]:
+_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
+"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
+
+
+def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Finds settings of clients' script whose value is, or looks like, a relative path.
+
+    Yields KEY=VALUE as given and with the absolute path, and the clients for which the path exists
+    on this machine, and the others.
+    """
     clients = [kit.name for kit in request.kits if kit.role == "client"]
-    if request.script is None or not clients:
-        return []
-    found = (find_local_path(setting, clients) for setting in request.settings)
-    return [each for each in found if each is not None]
+    for setting in () if request.script is None or not clients else request.settings:
+        key, _, text = setting.partition("=")
+        value = toml_value(text)
+        if not isinstance(value, str) or not value or Path(value).is_absolute():
+            continue
+        filled = {name: fill_options([value], name, i)[0] for i, name in enumerate(clients)}
+        there = [name for name, path in filled.items() if os.path.exists(path)]
+        missing = [name for name in clients if name not in there]
+        if there or _PATH.match(value):
+            yield setting, f"{key}={Path(value).absolute()}", there, missing
 
 
 def _largest_shard(explained: Explanation) -> MemoryUse | None:
@@ -265,7 +281,7 @@ def slurm_files(
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
-        whole = {each.setting: each.absolute for each in _local_paths(request) if each.there}
+        whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
         settings = tuple(whole.get(setting, setting) for setting in request.settings)
         options = replace(request, settings=settings).options()  # jobs begin in another folder
         options += [] if request.site is None else [f"--site={request.site.resolve()}"]

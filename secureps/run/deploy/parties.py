@@ -5,13 +5,10 @@ A party gets its own private files and public ones, and no other party's private
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from secureps.config.sections import toml_value
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Certificate
 from secureps.errors import ConfigError, KitError
@@ -92,37 +89,3 @@ def _read_party(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
 
 def fill_options(options: Sequence[str], name: str, index: int) -> list[str]:
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
-
-
-_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
-"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
-
-
-@dataclass(frozen=True)
-class LocalPath:
-    """A setting of a script whose value is, or looks like, a relative path.
-
-    Args:
-        setting: KEY=VALUE, as it was given.
-        absolute: KEY=VALUE with the absolute path.
-        there, missing: the clients for which the path exists on this machine, and the others.
-    """
-
-    setting: str
-    absolute: str
-    there: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
-def find_local_path(setting: str, clients: Sequence[str]) -> LocalPath | None:
-    """Finds the files that a setting names on this machine; None if it is no relative path."""
-    key, _, text = setting.partition("=")
-    value = toml_value(text)
-    if not isinstance(value, str) or not value or Path(value).is_absolute():
-        return None
-    filled = [fill_options([value], name, index)[0] for index, name in enumerate(clients)]
-    there = tuple(name for name, path in zip(clients, filled, strict=True) if os.path.exists(path))
-    if not there and not _PATH.match(value):
-        return None
-    missing = tuple(name for name in clients if name not in there)
-    return LocalPath(setting, f"{key}={Path(value).absolute()}", there, missing)
