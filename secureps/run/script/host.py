@@ -166,8 +166,7 @@ class ScriptHost:
     def _race(self, versions: int, start: Tensors) -> Race:
         unsafe = self._unsafe_seed
         seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-        who = (self._holders, self._pooled, self._records)
-        return Race(self._plan, self._script, versions, *who, start, seed, self._judge)
+        return Race(self._judge, versions, self._records, start, seed)
 
 
 def _yield_to_others() -> None:

@@ -212,7 +212,8 @@ class Judge:
         own: Own,
         trainers: Mapping[str, Trainer] | None = None,
     ) -> None:
-        self.note, self.failed, self._plan = "", "", plan
+        self.note, self.failed = "", ""
+        self.plan, self.script, self.holders, self.pooled = plan, script, holders, pooled
         self._initial, self._stay = tuple(look.initial), look.staying_tensors(plan)
         self._ties = look.schema.ties
         self._personal = look.is_personal(plan)
@@ -248,7 +249,7 @@ class Judge:
         if self._evaluator is None:
             return None
         try:
-            return Score.of(self.evaluate(tensors), self._plan)
+            return Score.of(self.evaluate(tensors), self.plan)
         except SecurepsError as error:
             self.failed = self.failed or f"a version has no held-out score: {error}"
             return None
@@ -257,12 +258,12 @@ class Judge:
         """Scores the model that a holder trained alone; ScriptFailed if the script fails."""
         assert self._evaluator is not None
         judge = trainer if self._personal else self._evaluator
-        return Score.of(self._evaluated(judge, dict(model)), self._plan)
+        return Score.of(self._evaluated(judge, dict(model)), self.plan)
 
     def _evaluated(self, evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> EvaluateResult:
         with blamed("evaluate"):
             result = evaluator.evaluate(model)
-        return check_evaluation("evaluate", result, self._plan)
+        return check_evaluation("evaluate", result, self.plan)
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Adds initial values of local tensors, and names of tied ones, in the model's order."""
@@ -367,26 +368,17 @@ class Race:
     score, but the others are trained, because the fault may lie in that holder's records.
 
     Args:
+        judge: scores all models; plan, script and settings are the judge's.
         versions: the number of versions of the federation.
-        holders, pooled, records: as in `process.assign`.
+        records: as in `process.assign`.
         start: version 0; empty if it is unknown.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        script: Script,
-        versions: int,
-        holders: Mapping[str, Mapping[str, Setting]],
-        pooled: Mapping[str, Setting],
-        records: Mapping[str, int],
-        start: Tensors,
-        seed: Seed,
-        judge: Judge,
+        self, judge: Judge, versions: int, records: Mapping[str, int], start: Tensors, seed: Seed
     ) -> None:
-        self.plan, self.script, self.versions = plan, script, versions
-        self.pooled, self.start, self.judge = pooled, start, judge
-        self.holders, self._records, self._seed = holders, records, seed
+        self.judge, self.versions, self.start = judge, versions, start
+        self._records, self._seed = records, seed
         self.scores: dict[str, Score] = {}
         self.failed: dict[str, str] = {}
         self._steps = self._take_steps()
@@ -394,7 +386,7 @@ class Race:
     @property
     def noiseless(self) -> bool:
         """As in `Baselines`."""
-        return isinstance(self.plan.section.privacy, ClientPrivacySection)
+        return isinstance(self.judge.plan.section.privacy, ClientPrivacySection)
 
     def step(self) -> bool:
         """Trains one step; returns whether there was one left."""
@@ -411,16 +403,17 @@ class Race:
 
     def _take_steps(self) -> Iterator[str]:
         """Yields, before each step, the name of the holder that is trained next."""
-        for name, settings in self.holders.items():
+        plan = self.judge.plan
+        for name, settings in self.judge.holders.items():
             yield name
             try:
-                trainer, start = self.script.make(settings), dict(self.start)
-                if self.plan.section.local or self.plan.section.frozen:
+                trainer, start = self.judge.script.make(settings), dict(self.start)
+                if plan.section.local or plan.section.frozen:
                     with blamed("parameters"):
                         fresh = trainer.parameters(self._seed.derive("alone", name).integer(63))
                     start = {**fresh, **start}
                 own = (self._seed, self._records.get(name))
-                models = train_alone(trainer, name, start, self.versions, self.plan, *own)
+                models = train_alone(trainer, name, start, self.versions, plan, *own)
                 for model in models:  # noqa: B007  the last one is judged
                     yield name
                 self.scores[name] = self.judge.score_alone(trainer, model)
@@ -436,15 +429,15 @@ def run_baselines(race: Race, say: Say) -> Baselines:
     notes = list(judge.notes)
     if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
-    if race.script.own_code:
-        notes.append(f"holders alone: left out, {race.script.own_code}")
+    if judge.script.own_code:
+        notes.append(f"holders alone: left out, {judge.script.own_code}")
     elif not judge.note and race.start:
         race.finish(say)
         notes += join_alike(race.failed)
-    central, why = _train_centrally(race, say)
+    central, why = _train_centrally(judge, say)
     notes += [f"central training: left out{why}"] if why else []
     measure = next((score.measure for score in race.scores.values()), "")
-    known = find_goal(measure, race.plan)
+    known = find_goal(measure, judge.plan)
     if measure and known is None:
         notes.append(
             f"nothing says whether more or less {measure} is better: best in the plan's "
@@ -453,15 +446,15 @@ def run_baselines(race: Race, say: Say) -> Baselines:
     return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
 
 
-def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
-    if why := race.script.why_not_central:
+def _train_centrally(judge: Judge, say: Say) -> tuple[Score | None, str]:
+    if why := judge.script.why_not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")
     try:
-        found = race.script.central(race.pooled)
+        found = judge.script.central(judge.pooled)
         if found is None:
             return None, ", central(settings) returned None"
-        return Score.of(check_evaluation("central(settings)", found, race.plan), race.plan), ""
+        return Score.of(check_evaluation("central(settings)", found, judge.plan), judge.plan), ""
     except SecurepsError as error:
         return None, f": {error}"
 

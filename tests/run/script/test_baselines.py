@@ -99,7 +99,7 @@ def race(
 
     look = Look.at(script.make(holders["a"]))
     judge = Judge(plan, script, holders, pooled, look, newest)
-    return Race(plan, script, 3, holders, pooled, {}, first, UnsafeSeed(1), judge)
+    return Race(judge, 3, {}, first, UnsafeSeed(1))
 
 
 def test_alone_trains_once_per_version_from_the_same_start() -> None:
@@ -277,7 +277,7 @@ def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path
     code = SCRIPT.replace('def make(settings): return Holder(float(settings["step"]))', broken)
     made = race(tmp_path, SCRIPT + MORE)
     (tmp_path / "script.py").write_text(code + MORE)
-    made.script = Script(tmp_path / "script.py")
+    made.judge.script = Script(tmp_path / "script.py")
     done = run_baselines(made, lambda text: None)
     assert list(done.alone) == ["b"]
     assert done.alone["b"].value == pytest.approx(30.0)
@@ -288,7 +288,7 @@ def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path
 def test_holders_that_fail_alone_in_one_way_are_named_in_one_note(tmp_path: Path) -> None:
     code = SCRIPT.replace("return FitResult({", "raise OSError('no disk')\n        return ({")
     made = race(tmp_path, code + MORE)
-    made.holders = {"site-0": {"step": "0.1"}, "site-1": {"step": "0.2"}}
+    made.judge.holders = {"site-0": {"step": "0.1"}, "site-1": {"step": "0.2"}}
     done = run_baselines(made, lambda text: None)
     assert done.alone == {}
     (note,) = done.notes
