@@ -49,7 +49,16 @@ from secureps.errors import (
     WrongShape,
 )
 from secureps.flower import post
-from secureps.flower.post import FORM, OURS, TOLD_KIT, TOLD_SEED, ModelForm, is_outermost, refusal
+from secureps.flower.post import (
+    FORM,
+    OURS,
+    TOLD_KIT,
+    TOLD_SEED,
+    ModelForm,
+    Said,
+    is_outermost,
+    refusal,
+)
 from secureps.messages.run import TRAIN_METRICS, Schema
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.terms import MemberSettings, Terms
@@ -97,13 +106,13 @@ def secureps_mod(
         return call_next(message, context)
     try:
         _refuse_forbidden(message, context)
-        parcel = _seal(message, context, call_next)
+        said, batch = _seal(message, context, call_next)
     except SecurepsError as error:
-        parcel = post.Parcel({"error": _report(error)})
+        said, batch = {"error": _report(error)}, b""
     except Exception as error:  # else Flower would send its text, which may quote records
         log.exception("the node failed")
-        parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
-    return Message(post.pack(parcel), reply_to=message)
+        said, batch = {"error": f"{type(error).__name__}: the node's log says where"}, b""
+    return Message(post.pack(said, batch), reply_to=message)
 
 
 def _refuse_forbidden(message: Message, context: Context) -> None:
@@ -127,7 +136,7 @@ def _report(error: SecurepsError) -> str:
 
 def _seal(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> post.Parcel:
+) -> tuple[Said, bytes]:
     frame = inspect.currentframe()
     if not is_outermost(frame):
         raise ConfigError(
@@ -139,24 +148,28 @@ def _seal(
             "a train message without secureps: the app would answer in the clear. Start its "
             "ServerApp with SecureFedAvg, or leave secureps_mod out"
         )
-    parcel = post.read_parcel(message.content, MOST_BYTES)
+    told, batch, payloads = post.unpack(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
         # Pass the batch on to the key holder, which is a process of its own.
-        return post.Parcel({"wave": 1}, ask_party(Path(str(holder)), parcel.batch))
-    settings = NodeSettings.of(dict(context.node_config), parcel.said)
+        return {"wave": 1}, ask_party(Path(str(holder)), batch)
+    settings = NodeSettings.of(dict(context.node_config), told)
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
-    form = ModelForm.from_json(str(parcel.said.get(FORM, "")))
+    form = ModelForm.from_json(str(told.get(FORM, "")))
     policy = read_policy(settings.site)
     tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.skip_waits(settings.simulated):
-        batch, ended = play_as_client(settings, policy, parcel, trainer)
-    return post.Parcel({"ended": ended} if ended else {"wave": 1}, batch)
+        answer, ended = play_as_client(settings, policy, trainer, batch, payloads)
+    return {"ended": ended} if ended else {"wave": 1}, answer
 
 
 def play_as_client(
-    settings: NodeSettings, policy: SitePolicy, parcel: post.Parcel, trainer: AppTrainer
+    settings: NodeSettings,
+    policy: SitePolicy,
+    trainer: AppTrainer,
+    batch: bytes,
+    payloads: Mapping[bytes, bytes],
 ) -> tuple[bytes, str]:
     """Runs the client of a node's kit on the servers' batch; returns the same as `play_wave`.
 
@@ -187,7 +200,7 @@ def play_as_client(
     def make(stores: Stores, around: Environment) -> Executor:
         return assemble_member(member, site, stores, around)
 
-    return play_wave(party, parcel.batch, parcel.payloads, make)
+    return play_wave(party, batch, payloads, make)
 
 
 def _seed_of(settings: NodeSettings) -> Seed:

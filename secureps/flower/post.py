@@ -45,34 +45,31 @@ TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
 Said = Mapping[str, str | int]
 
 
-@dataclass(frozen=True, eq=False)
-class Parcel:
-    """The content that secureps puts in one Flower message.
+def wrap_bytes(data: bytes) -> Array:
+    return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
+
+
+def pack(
+    said: Said,
+    batch: bytes = b"",
+    payloads: Mapping[bytes, bytes] | None = None,
+    known: dict[bytes, Array] | None = None,
+) -> RecordDict:
+    """Makes the records of a wave's message.
 
     Args:
         said: the settings in the record named MARKER.
         batch: the signed batch of protocol messages.
         payloads: by digest.
+        known: arrays of payloads are taken from it, or added to it.
     """
-
-    said: Said
-    batch: bytes = b""
-    payloads: Mapping[bytes, bytes] = field(default_factory=dict)
-
-
-def wrap_bytes(data: bytes) -> Array:
-    return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
-
-
-def pack(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
-    """Makes a parcel's records; arrays of payloads are taken from `known`, or added to it."""
-    records = RecordDict({MARKER: ConfigRecord(dict(parcel.said))})
-    if parcel.batch:
-        records[BATCH] = ArrayRecord({"batch": wrap_bytes(parcel.batch)})
-    if parcel.payloads:
+    records = RecordDict({MARKER: ConfigRecord(dict(said))})
+    if batch:
+        records[BATCH] = ArrayRecord({"batch": wrap_bytes(batch)})
+    if payloads:
         made = {} if known is None else known
         records[PAYLOADS] = own = ArrayRecord()
-        for digest, data in parcel.payloads.items():
+        for digest, data in payloads.items():
             if digest not in made:
                 made[digest] = wrap_bytes(data)
             own[digest.hex()] = made[digest]  # the constructor would copy them
@@ -83,8 +80,8 @@ def is_ours(content: RecordDict) -> bool:
     return MARKER in content.config_records
 
 
-def read_parcel(content: RecordDict, most: int) -> Parcel:
-    """Reads the parcel in a message; Malformed, or Oversized beyond `most` bytes."""
+def unpack(content: RecordDict, most: int) -> tuple[Said, bytes, dict[bytes, bytes]]:
+    """Reads settings, batch and payloads; Malformed, or Oversized beyond `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():
         if not isinstance(value, str | int):
@@ -97,7 +94,7 @@ def read_parcel(content: RecordDict, most: int) -> Parcel:
         if len(name) != 2 * DIGEST_BYTES or not set(name) <= set("0123456789abcdef"):
             raise Malformed("a payload of a wave's message is named by no digest")
         payloads[bytes.fromhex(name)] = _bytes(each, most)
-    return Parcel(said, batch, payloads)
+    return said, batch, payloads
 
 
 def _bytes(found: Array | None, most: int) -> bytes:

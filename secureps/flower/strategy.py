@@ -632,9 +632,9 @@ class Waves:
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
-        parcel = post.Parcel(self._said, seal_batch(batch, self._servers.sign_wave), payloads)
+        sealed = seal_batch(batch, self._servers.sign_wave)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
-        content = RecordDict({**records, **post.pack(parcel, self._arrays)})
+        content = RecordDict({**records, **post.pack(self._said, sealed, payloads, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
 
@@ -682,10 +682,10 @@ class Waves:
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        parcel = post.read_parcel(reply.content, most)
-        if error := parcel.said.get("error"):
+        said, data, _ = post.unpack(reply.content, most)
+        if error := said.get("error"):
             raise NotReady(_shorten(error))
-        batch = open_batch(parcel.batch, most, self._verify)
+        batch = open_batch(data, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
         if batch.run and (ours := self._servers.run) and batch.run != ours:
@@ -702,7 +702,7 @@ class Waves:
         node.name = batch.sender
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
         self._servers.relay.perform_batch(node.name, batch.entries)
-        if ended := parcel.said.get("ended"):
+        if ended := said.get("ended"):
             node.ended = _shorten(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 

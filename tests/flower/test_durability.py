@@ -25,9 +25,8 @@ from secureps.flower.post import (
     MARKER,
     PAYLOADS,
     ModelForm,
-    Parcel,
     pack,
-    read_parcel,
+    unpack,
     wrap_bytes,
 )
 from secureps.policy.plan import load_plan
@@ -71,7 +70,7 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     config: Mapping[str, Any], waits: bool, waited: list[bool]
 ) -> None:
     form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).to_json()
-    content = post.pack(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
+    content = post.pack({**SIMULATES, FORM: form}, b"a batch")
     grid = LocalGrid(make_app(), [dict(config)])
     (reply,) = grid.send_and_receive([Message(content, 10, "train")])
     assert dict(reply.content[post.MARKER]) == {"wave": 1}
@@ -295,8 +294,7 @@ MOST = 1000
 
 def test_the_same_payload_is_one_array_for_all() -> None:
     known: dict[bytes, Array] = {}
-    parcel = Parcel({}, b"batch", {DIGEST: b"payload"})
-    one, two = pack(parcel, known), pack(parcel, known)
+    one, two = (pack({}, b"batch", {DIGEST: b"payload"}, known) for _ in range(2))
     name = DIGEST.hex()
     assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
 
@@ -325,7 +323,7 @@ def test_records_that_are_none() -> None:
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):
-            read_parcel(wrong, MOST)
+            unpack(wrong, MOST)
 
 
 def test_lengths_are_looked_at_first() -> None:
@@ -334,4 +332,4 @@ def test_lengths_are_looked_at_first() -> None:
         content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
     ):
         with pytest.raises(Oversized, match="at most 1000"):
-            read_parcel(records, MOST)
+            unpack(records, MOST)

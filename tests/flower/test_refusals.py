@@ -239,7 +239,7 @@ def test_a_node_does_not_show_its_engine_the_kit_of_a_native_run(tmp_path: Path)
         lambda _: pytest.fail("it trained"),
     )
     with pytest.raises(KitError, match="is the kit of a native run"):
-        play_as_client(settings, NO_POLICY, post.Parcel({}), trainer)
+        play_as_client(settings, NO_POLICY, trainer, b"", {})
     assert not settings.state.exists()
 
 

@@ -116,13 +116,13 @@ def remembered(message, context, call_next):
     CONTEXTS.append(context)
     return sealed(message, context, call_next)
 
-def changed(parcel):
-    if CONTEXTS[0].node_config["partition-id"] == 1 and len(parcel.batch) > 10_000:
+def changed(said, batch):
+    if CONTEXTS[0].node_config["partition-id"] == 1 and len(batch) > 10_000:
         if not DONE.exists():
-            UPDATES.append(parcel)
+            UPDATES.append(batch)
             DONE.touch()
-            parcel = post.Parcel(parcel.said, lie(parcel.batch))
-    return packed(parcel)
+            batch = lie(batch)
+    return packed(said, batch)
 
 def push(*arguments, **named):
     if UPDATES:
