@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -150,21 +151,19 @@ def _draw_spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
 
 
 def _draw_sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
-    sums = {UP: 0.0, DOWN: 0.0}
-    series: dict[str, list[float]] = {UP: [], DOWN: []}
-    for line in lines:
-        for name, so_far in series.items():
-            sums[name] += line.figures.get(name, 0.0)
-            so_far.append(sums[name])
-    size, unit = _choose_unit(max(sums.values()), _SIZES)
+    series = {
+        name: list(accumulate((line.figures.get(name, 0.0) for line in lines), initial=0.0))
+        for name in (UP, DOWN)
+    }
+    size, unit = _choose_unit(max(own[-1] for own in series.values()), _SIZES)
     scale, time = _choose_unit(max((line.elapsed for line in lines), default=0.0), _TIMES)
     times = [line.elapsed / scale for line in lines]
     for name, label, colour, shape in (
         (UP, "up: updates", BLUE, "^"),
         (DOWN, "down: models", ORANGE, "v"),
     ):
-        values = [value / size for value in series[name]]
-        text = f"{label}, {sums[name] / size:.1f} {unit}"
+        values = [value / size for value in series[name][1:]]
+        text = f"{label}, {series[name][-1] / size:.1f} {unit}"
         axes.plot(times, values, color=colour, marker=_marker(shape, times), ms=4, label=text)
     _set_titles(axes, "payload of all clients", "since the start")
     axes.set(xlabel=f"{sheet.clock}, {time}", ylabel=unit)
