@@ -191,29 +191,26 @@ class FlowerTrainer:
         return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        self._load()
+        _ = self.model  # which brings its ties
         return self._ties
 
     def initial_digest(self) -> str:
-        self._load()
+        _ = self.model
         return self._digest
 
     @property
     def model(self) -> FlowerModel:
         """The initial model, in the app's order."""
-        return self._load()
+        if self._initial is None:
+            self.parameters(0)
+        assert self._initial is not None
+        return self._initial[1]
 
     def evaluates(self) -> bool:
         """Tells whether the app can evaluate, by having it evaluate its initial model."""
         return self._evaluate(self.parameters(0), None) is not None
 
     # --- the initial model --------------------------------------------------------
-
-    def _load(self) -> FlowerModel:
-        if self._initial is None:
-            self.parameters(0)
-        assert self._initial is not None
-        return self._initial[1]
 
     def _make_initial(self, seed: int) -> FlowerModel:
         if self._settings.initial is not None:
