@@ -42,9 +42,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -62,7 +61,7 @@ from secureps.config.plan import (
 )
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import Opening
-from secureps.crypto.identity import Identity, Role
+from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotReady, PlanRefused, SecurepsError, from_wire
@@ -85,9 +84,11 @@ from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.run.up.folder import (
+    Cast,
     RunFolder,
     client_names,
     holder_names,
+    issue_parties,
     new_folder,
     shard_names,
     write_holders,
@@ -101,7 +102,7 @@ from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
-from secureps.store.issuing import create_kit, issue_all
+from secureps.store.issuing import create_kit
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import FLOWER, check_fits, load_private, load_public, load_seed
 from secureps.store.spool import DiskSpool
@@ -142,18 +143,17 @@ class Aggregator:
         self.simulated = simulated
         self.kit = load_public(kit)
         check_fits(self.kit, plan.opening, plan.holders)
-        self._folder, self._kit, self._unsafe_seed = folder, kit, unsafe_seed
+        self._folder, self._kit, self._unsafe_seed = RunFolder(folder), kit, unsafe_seed
         self._identity: Identity = load_private(kit, COORDINATOR)
         self._initial = read_initial_schema(plan)
         self.news = threading.Event()
         """Is set when there may be something to send to a client."""
         self._parties: dict[str, Executor] = {}
         self._closing = ExitStack()
-        state = self._state(COORDINATOR)
+        state = self._folder.state(COORDINATOR)
         secure_folder(state)
         held = choose_address(state, listen) if listen else nullcontext("")
         self.address = self._closing.enter_context(held)
-        self._welcome: Welcome | None = None
         self._blocks: dict[tuple[str, int, int], Payload] = {}
         self.relay: Relay
 
@@ -169,12 +169,7 @@ class Aggregator:
             starting.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.close()
 
     # --- what clients get ---------------------------------------------------------
@@ -218,7 +213,7 @@ class Aggregator:
 
     def _asks(self, group: str, version: int) -> list[tuple[str, GetBlock]]:
         """Makes the requests for all blocks of a version, each with the block's owner."""
-        owners = enumerate(self._run_info().placement.of(group).owners)
+        owners = enumerate(self._welcome.placement.of(group).owners)
         return [(owner, GetBlock(self.run, group, version, block)) for block, owner in owners]
 
     def _block(self, owner: str, ask: GetBlock) -> Payload:
@@ -253,7 +248,7 @@ class Aggregator:
         versions = {group.name: group.version for group in self.status().groups}
         if min(versions.values()) < 0:
             return None
-        run = self._run_info().run
+        run = self._welcome.run
         layout = Plan.from_text(run.plan).layout(run.schema)
 
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:
@@ -262,10 +257,10 @@ class Aggregator:
 
         return layout.assemble(values)
 
-    def _run_info(self) -> Welcome:
-        if self._welcome is None:
-            self._welcome = self._ask(COORDINATOR, AskRun())
-        return self._welcome
+    @cached_property
+    def _welcome(self) -> Welcome:
+        found: Welcome = self._ask(COORDINATOR, AskRun())
+        return found
 
     def _ask(self, server: str, message: Any) -> Any:
         return self._wait_for(server, self._parties[server].request(COORDINATOR, message))
@@ -282,11 +277,8 @@ class Aggregator:
 
     # --- servers ------------------------------------------------------------------
 
-    def _state(self, name: str) -> Path:
-        return self._folder / "state" / name
-
     def _start(self, name: str) -> None:
-        state = self._state(name)
+        state = self._folder.state(name)
         secure_folder(state)
         rows, role = SqliteJournal(state / "journal.db"), self.kit.roster.find(name).role
         journal = DatedJournal(rows, name, role, time.time)
@@ -321,7 +313,7 @@ class Aggregator:
             self._closing.callback(lambda: server.stop(0.0))
 
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
-        checkpoints = self._folder / "checkpoints"
+        checkpoints = self._folder.checkpoints
         if name == COORDINATOR:
             # If holders checked cohorts beforehand, every round would cost another wave if they are
             # nodes, and in a simulation a round trip during which all wait.
@@ -479,13 +471,8 @@ def simulated_kit(root: Path, plan: Plan, clients: int) -> Path:
     if kit.exists():
         return kit.resolve()
     create_kit(kit, plan.cipher_parameters, hours=0, host=FLOWER)
-    parties: dict[Role, tuple[str, ...]] = {
-        "coordinator": (COORDINATOR,),
-        "shard": shard_names(plan.section.shards),
-        "holder": holder_names(plan.holders),
-        "client": client_names(clients),
-    }
-    issue_all(kit, [(role, name) for role, names in parties.items() for name in names])
+    shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+    issue_parties(kit, Cast(shards, holders, client_names(clients)))
     return kit.resolve()
 
 

@@ -75,7 +75,7 @@ from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import default_state, demand_host, load_private, load_public, load_seed
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
-from secureps.wording import suggest
+from secureps.wording import one_line, suggest
 
 log = logging.getLogger("secureps")
 
@@ -126,12 +126,13 @@ def _refuse_forbidden(message: Message, context: Context) -> None:
 
 def _report(error: SecurepsError) -> str:
     """Logs an error here; returns what the server may know of it."""
-    log.error("%s", one_line(error))
+    text = f"{one_line(error)} ({error.fault} fault)"
+    log.error("%s", text)
     if isinstance(error, ScriptFailed):
         return APP_FAILED
     if isinstance(error, InternalError):  # its words may quote what the app answered
         return NODE_FAILED
-    return error.revealed if isinstance(error, TermsRefused) else one_line(error)
+    return error.revealed if isinstance(error, TermsRefused) else text
 
 
 def _seal(
@@ -208,10 +209,6 @@ def _seed_of(settings: NodeSettings) -> Seed:
         return load_seed(settings.state / "seed")
     tell(settings.name, "Note", NO_PRIVACY)
     return UnsafeSeed(settings.unsafe_seed)
-
-
-def one_line(error: SecurepsError) -> str:
-    return " ".join(f"{error} ({error.fault} fault)".split())
 
 
 # --- node settings -----------------------------------------------------------------

@@ -321,18 +321,24 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
-    from secureps.store.issuing import create_kit, issue_all
+    from secureps.store.issuing import create_kit
 
     create_kit(folder.kit, plan.cipher_parameters, hours=0)
-    parties: dict[Role, tuple[str, ...]] = {
-        "coordinator": (COORDINATOR,),
-        "observer": (OBSERVER,),
+    issue_parties(folder.kit, cast, ("observer", OBSERVER))
+    return folder
+
+
+def issue_parties(kit: Path, cast: Cast, *more: tuple[Role, str]) -> None:
+    """Makes the keys of a coordinator, of `more` parties by role and name, and of a cast."""
+    from secureps.store.issuing import issue_all
+
+    names: dict[Role, tuple[str, ...]] = {
         "shard": cast.shards,
         "holder": cast.holders,
         "client": cast.clients,
     }
-    issue_all(folder.kit, [(role, name) for role, names in parties.items() for name in names])
-    return folder
+    parties = [(role, name) for role, own in names.items() for name in own]
+    issue_all(kit, [("coordinator", COORDINATOR), *more, *parties])
 
 
 def write_coordinator(
