@@ -115,18 +115,6 @@ def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
     ]
 
 
-def volume_claim(name: str, storage: str, storage_class: str | None) -> Manifest:
-    own: Manifest = {"storageClassName": storage_class} if storage_class is not None else {}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            **own,
-            "resources": {"requests": {"storage": storage}},
-        },
-    }
-
-
 def _folder(files: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
     paths = {path.rpartition("/"): data for path, data in files.items()}
     return {name: data for (of, _, name), data in paths.items() if of == folder}
@@ -239,56 +227,6 @@ GRPC, METRICS = 7600, 7700
 _DNS: Manifest = {
     "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
 }
-
-
-def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[Manifest]:
-    """Makes a server's Service, and one for other clusters if it has a name `outside`.
-
-    Pods are found before they are ready, because shards become ready by finding each other.
-    `metrics` adds the port of metrics.
-    """
-    numbers = {"grpc": GRPC} | ({"metrics": METRICS} if metrics else {})
-    ports = [{"name": each, "port": port, "targetPort": each} for each, port in numbers.items()]
-    own, spec = labels(name, role), {"selector": selector(name), "publishNotReadyAddresses": True}
-    inside = {**spec, "clusterIP": "None", "ports": ports}
-    made = [manifest("v1", "Service", name, own, spec=inside)]
-    if outside is not None:
-        public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
-        note = {"external-dns.alpha.kubernetes.io/hostname": outside}
-        metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
-        made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
-    return made
-
-
-def policy(
-    name: str,
-    role: Role,
-    scraped_from: str | None,
-    dials: Sequence[str],
-    beside: Sequence[Manifest] = (),
-) -> Manifest:
-    """Makes a NetworkPolicy: who may dial a party's pod, and whom it may dial; the rest is blocked.
-
-    Args:
-        scraped_from: the namespace of Prometheus; None: nobody reads metrics.
-        dials: the only parties of this cluster that it may dial; empty: any server's port.
-        beside: further rules, for destinations that are no parties.
-    """
-    serves = role in ("coordinator", "shard")
-    incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if serves else []
-    if serves and scraped_from is not None:
-        space = {"matchLabels": {"kubernetes.io/metadata.name": scraped_from}}
-        incoming.append({"from": [{"namespaceSelector": space}], "ports": [_tcp_port(METRICS)]})
-    to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
-    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_tcp_port(GRPC)]}
-    asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
-    spec = {
-        "podSelector": {"matchLabels": selector(name)},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": incoming,
-        "egress": [_DNS, *asked] if asked else [],
-    }
-    return manifest("networking.k8s.io/v1", "NetworkPolicy", name, labels(name, role), spec=spec)
 
 
 def _tcp_port(port: int) -> Manifest:
@@ -457,6 +395,13 @@ class Cluster:
         """The HOST:PORT at which a server is dialled from its own cluster."""
         return f"{server}.{self.namespace}.svc:{GRPC}"
 
+    def volume_claim(self, name: str) -> Manifest:
+        own: Manifest = {"accessModes": ["ReadWriteOnce"]}
+        if self.storage_class is not None:
+            own["storageClassName"] = self.storage_class
+        spec = own | {"resources": {"requests": {"storage": self.storage}}}
+        return {"metadata": {"name": name}, "spec": spec}
+
     @property
     def coordinators(self) -> tuple[str, ...]:
         return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
@@ -539,38 +484,70 @@ class _Party:
     monitored: bool
 
     def objects(self) -> list[Manifest]:
-        cluster, role = self.cluster, self.kit.role
-        serves = role in SERVING
+        role = self.kit.role
         config, command = self._join() if role == "client" else self._serve()
+        return [
+            config_map(f"{self.name}-config", config),
+            *(self._services() if role in SERVING else []),
+            *(self._job(command) if role == "client" else self._stateful_set(command)),
+            self._policy(),
+        ]
+
+    def _services(self) -> list[Manifest]:
+        """Makes a server's Service, and one for other clusters if servers have a domain.
+
+        Pods are found before they are ready, because shards become ready by finding each other.
+        """
+        name, own = self.name, labels(self.name, self.kit.role)
+        numbers = {"grpc": GRPC} | ({"metrics": METRICS} if self.monitored else {})
+        ports = [{"name": each, "port": port, "targetPort": each} for each, port in numbers.items()]
+        spec = {"selector": selector(name), "publishNotReadyAddresses": True}
+        inside = {**spec, "clusterIP": "None", "ports": ports}
+        made = [manifest("v1", "Service", name, own, spec=inside)]
+        if self.cluster.domain:
+            public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
+            host = self.cluster.address(self._place).rpartition(":")[0]
+            note = {"external-dns.alpha.kubernetes.io/hostname": host}
+            metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
+            made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
+        return made
+
+    def _policy(self) -> Manifest:
+        """Makes a NetworkPolicy: who may dial the pod, and whom it may dial; the rest is blocked.
+
+        A shard, and a coordinator with a standby, dial only parties that are named here; others may
+        dial any server's port, and a coordinator alone dials nobody.
+        """
+        cluster, role = self.cluster, self.kit.role
         dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
         if role == COORDINATOR and cluster.standby:
             dials = [self._other]
-        found: list[Manifest] = []
-        if serves:
-            outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
-            found = services(self.name, role, self.monitored, outside)
-        return [
-            config_map(f"{self.name}-config", config),
-            *found,
-            *(self._job(command) if role == "client" else self._stateful_set(command)),
-            policy(
-                self.name,
-                role,
-                cluster.monitoring if self.monitored else None,
-                dials,
-                [self._store.egress_rule()] if self._store else [],
-            ),
-        ]
+        incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if role in SERVING else []
+        if role in SERVING and self.monitored:
+            space = {"matchLabels": {"kubernetes.io/metadata.name": cluster.monitoring}}
+            incoming.append({"from": [{"namespaceSelector": space}], "ports": [_tcp_port(METRICS)]})
+        to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
+        parties: Manifest = ({"to": to} if to else {}) | {"ports": [_tcp_port(GRPC)]}
+        asked = [] if role == COORDINATOR and not dials else [parties]
+        asked += [self._store.egress_rule()] if self._store else []
+        spec = {
+            "podSelector": {"matchLabels": selector(self.name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": incoming,
+            "egress": [_DNS, *asked] if asked else [],
+        }
+        own = labels(self.name, role)
+        return manifest("networking.k8s.io/v1", "NetworkPolicy", self.name, own, spec=spec)
 
     def _stateful_set(self, command: Sequence[str]) -> list[Manifest]:
         """Makes a StatefulSet of one pod, which keeps its name and volume."""
-        cluster, own = self.cluster, labels(self.name, self.kit.role)
+        own = labels(self.name, self.kit.role)
         spec = {
             "serviceName": self.name,
             "replicas": 1,
             "selector": {"matchLabels": selector(self.name)},
             "template": {"metadata": {"labels": dict(own)}, "spec": self._pod(command)},
-            "volumeClaimTemplates": [volume_claim("data", cluster.storage, cluster.storage_class)],
+            "volumeClaimTemplates": [self.cluster.volume_claim("data")],
         }
         return [manifest("apps/v1", "StatefulSet", self.name, own, spec=spec)]
 
@@ -579,8 +556,10 @@ class _Party:
 
         The Job fails at once if a restart cannot help the client.
         """
-        cluster, own = self.cluster, labels(self.name, self.kit.role)
-        claim = volume_claim(f"{self.name}-data", cluster.storage, cluster.storage_class)
+        own, claim = (
+            labels(self.name, self.kit.role),
+            self.cluster.volume_claim(f"{self.name}-data"),
+        )
 
         def on(action: str, status: int) -> Manifest:
             codes = {"containerName": self.kit.role, "operator": "In", "values": [status]}
@@ -752,13 +731,26 @@ class _Party:
 def _make_monitoring(
     federation: Federation, names: Mapping[str, str], observer: PartyKit
 ) -> Iterator[Manifest]:
+    """Makes a ServiceMonitor of each server, by which Prometheus reads it, and the alerts.
+
+    Prometheus shows the observer's certificate.
+    """
     name, public = names[observer.name], observer.public
     yield secret(f"{name}-keys", {"tls.key": observer.private["tls.key"]})
-    own = {path.rpartition("/")[2]: data for path, data in public.items() if path[:4] == "tls/"}
-    yield config_map(f"{name}-tls", own)
+    certificates = {p.rpartition("/")[2]: data for p, data in public.items() if p[:4] == "tls/"}
+    yield config_map(f"{name}-tls", certificates)
     for each in federation.kits:
         if each.role in SERVING:
-            yield service_monitor(names[each.name], each, name, observer.name)
+            shown: Manifest = {
+                "serverName": tls_name(each.name),
+                "ca": {"configMap": {"name": f"{name}-tls", "key": "ca.pem"}},
+                "cert": {"configMap": {"name": f"{name}-tls", "key": f"{observer.name}.pem"}},
+                "keySecret": {"name": f"{name}-keys", "key": "tls.key"},
+            }
+            port = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
+            own = labels(names[each.name], each.role)
+            spec = {"selector": {"matchLabels": own}, "endpoints": [port]}
+            yield manifest(_API, "ServiceMonitor", names[each.name], own, spec=spec)
     groups = [{"name": "secureps", "rules": list(alerts(federation.plan))}]
     yield manifest(_API, "PrometheusRule", "secureps", spec={"groups": groups})
 
@@ -780,26 +772,6 @@ def _add_namespaces(files: Folder, cluster: Cluster) -> Folder:
 # --- metrics and alerts for Prometheus ---------------------------------------------
 
 _API = "monitoring.coreos.com/v1"
-
-
-def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) -> Manifest:
-    """Makes a ServiceMonitor, by which Prometheus reads one server.
-
-    Args:
-        name: the server's name in the cluster.
-        theirs: the observer's name in the cluster.
-        certificate: the observer's name on the roster; Prometheus shows its certificate.
-    """
-    shown: Manifest = {
-        "serverName": tls_name(server.name),
-        "ca": {"configMap": {"name": f"{theirs}-tls", "key": "ca.pem"}},
-        "cert": {"configMap": {"name": f"{theirs}-tls", "key": f"{certificate}.pem"}},
-        "keySecret": {"name": f"{theirs}-keys", "key": "tls.key"},
-    }
-    endpoint = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
-    own = labels(name, server.role)
-    spec = {"selector": {"matchLabels": own}, "endpoints": [endpoint]}
-    return manifest(_API, "ServiceMonitor", name, own, spec=spec)
 
 
 _ALERTS = """\
