@@ -35,7 +35,14 @@ from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
 from secureps.run.script.channel import Channel, Record, Tensors, as_failure
-from secureps.run.script.scoring import Judge, Look, Race, rehearse, run_baselines
+from secureps.run.script.scoring import (
+    Judge,
+    Look,
+    Race,
+    measure_lengths,
+    run_baselines,
+    warn_of_metrics,
+)
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
 
@@ -133,12 +140,17 @@ class ScriptHost:
         return {"examples": examples, "touching": touching}
 
     def _rehearse(self, start: Tensors) -> Record:
-        def evaluator() -> Trainer:
-            own = self._holders.get(self._plan.evaluator)
-            return self._first if own is None else self._script.make(own)
+        """Has a holder evaluate if the plan evaluates, and train without noise if it is private.
 
-        own = (self._plan, self._look, self._first, self._privacy)
-        lengths, notes = rehearse(*own, evaluator, start)
+        `start` is the plan's file of version 0; empty: the trainer's fresh model.
+        """
+        plan, look = self._plan, self._look
+        model = {name: start.get(name, array) for name, array in look.initial.items()}
+        own = self._holders.get(plan.evaluator) if plan.section.evaluation is not None else None
+        judge = self._first if own is None else self._script.make(own)
+        notes, lengths = list(warn_of_metrics(plan, judge, model)), {}
+        if plan.section.privacy is not None:
+            lengths = measure_lengths(plan, look, self._first, self._privacy, model)
         return {"lengths": lengths, "notes": notes}
 
     def step(self) -> None:

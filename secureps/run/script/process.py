@@ -118,7 +118,7 @@ class ScriptProcess:
         return () if None in found else tuple(found), answer["touching"]
 
     def rehearse(self, start: Tensors) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Has the first holder train and evaluate once (`scoring.rehearse`)."""
+        """Has the first holder train and evaluate once (`host.ScriptHost`)."""
         answer = self._ask({"do": "rehearse"}, start)
         return answer["lengths"], tuple(answer["notes"])
 

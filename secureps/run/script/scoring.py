@@ -1,8 +1,8 @@
 """Runs the data holders' script to score models, train baselines, and rehearse a plan.
 
 `Judge` scores models on held-out records; a script that fails there is noted once, and the run
-goes on. `Race` trains baselines: every holder alone, and one party with all data. `rehearse` trains
-and evaluates once for `secureps check --run-script`.
+goes on. `Race` trains baselines: every holder alone, and one party with all data. The rehearsal
+trains and evaluates once for `secureps check --run-script`.
 """
 
 from __future__ import annotations
@@ -468,38 +468,13 @@ COARSE = 0.02
 """The rounding step of a metric, relative to its value, above which its mean is too coarse."""
 
 
-def rehearse(
-    plan: Plan,
-    look: Look,
-    trainer: Trainer,
-    privacy: RecordPrivacy | None,
-    evaluator: Callable[[], Trainer],
-    start: Tensors,
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
-
-    Args:
-        trainer: the first holder's.
-        privacy: the first holder's record-level mechanism.
-        evaluator: makes the trainer that evaluates.
-        start: the plan's file of version 0; empty: the trainer's fresh model.
-
-    Returns the length of an update without noise (L2, before the clip) by group, empty without
-    privacy; and notes on the metrics. Raises ScriptFailed if the script fails, PlanRefused if
-    `evaluate` lacks a metric of the plan.
-    """
-    model = {name: start.get(name, array) for name, array in look.initial.items()}
-    notes = (
-        () if plan.section.evaluation is None else tuple(_check_metrics(plan, evaluator(), model))
-    )
-    private = plan.section.privacy is not None
-    return _measure_lengths(plan, look, trainer, privacy, model) if private else {}, notes
-
-
-def _measure_lengths(
+def measure_lengths(
     plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
 ) -> dict[str, float]:
-    """Measures the length of a holder's update, without running statistics, which have no clip."""
+    """Measures the length (L2) of a holder's update without noise, before the clip, by group.
+
+    Running statistics do not count, because they have no clip. ScriptFailed if `fit` fails.
+    """
     config = FitConfig(
         versions=dict.fromkeys(plan.groups, 0),
         seed=0,
@@ -523,9 +498,14 @@ def _measure_lengths(
     return found
 
 
-def _check_metrics(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
+def warn_of_metrics(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
+    """Calls `evaluate`, and yields what is wrong with the metrics of the plan.
+
+    Raises ScriptFailed if the script fails, PlanRefused if it lacks a metric.
+    """
     section = plan.section.evaluation
-    assert section is not None
+    if section is None:
+        return
     versions = dict.fromkeys(plan.groups, 0)
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
