@@ -31,7 +31,7 @@ from secureps.run.deploy.kubernetes import (
     refuse_unreachable,
 )
 from secureps.run.deploy.parties import PartyKit, fill_options, party_kits
-from secureps.run.deploy.slurm import Batch, batch_files
+from secureps.run.deploy.slurm import Batch
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text
 from secureps.wording import named
@@ -289,10 +289,20 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    of = (kits[0].ca_fingerprint, time, more, port, copies, request.holders_terms())
-    batch = Batch(out.resolve(), request.kit.resolve(), *of)
-    roles = {kit.name: kit.role for kit in kits}
-    return batch_files(request.read, request.plan.resolve(), roles, batch, needs, script, options)
+    return Batch(
+        *(request.read, request.plan.resolve(), {kit.name: kit.role for kit in kits}),
+        folder=out.resolve(),
+        kit=request.kit.resolve(),
+        ca_fingerprint=kits[0].ca_fingerprint,
+        time=time,
+        needs=needs,
+        terms=request.holders_terms(),
+        script=script,
+        options=options,
+        more=more,
+        port=port,
+        copies=copies,
+    ).files()
 
 
 _SOMETHING_ELSE = re.compile(

@@ -96,153 +96,145 @@ done
 
 @dataclass(frozen=True)
 class Batch:
-    """The options of every job.
+    """All jobs of a deployment, and their options.
 
     Args:
+        plan, file: the plan, and its file, absolute, on the shared file system.
+        parties: the roles of parties with private keys in the kit, by name.
         folder, kit: absolute, on a file system that all nodes share.
         ca_fingerprint: of the kit's CA, hexadecimal; a kit of another CA is refused.
         time: the time limit of a job, as sbatch spells it.
+        needs: the peak memory of parties.
+        terms: the limits that each key holder sets.
+        script: absolute, run by clients with `options` of `secureps join`; None: no clients.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's port; shards have the following ones.
-        terms: the limits that each key holder sets.
     """
 
+    plan: Plan
+    file: Path
+    parties: Mapping[str, Role]
     folder: Path
     kit: Path
     ca_fingerprint: str
     time: str
+    needs: Needs
+    terms: Mapping[str, int] = field(default_factory=dict)
+    script: Path | None = None
+    options: Sequence[str] = ()
     more: Sequence[str] = ()
     port: int = 7600
     copies: str | None = None
-    terms: Mapping[str, int] = field(default_factory=dict)
 
+    def files(self) -> dict[str, dict[str, str]]:
+        """Makes the files, by folder ("" and "config") and name."""
+        self._refuse_unfit()
+        clients = [name for name, role in self.parties.items() if role == "client"]
+        jobs, config = {}, {}
+        for name, role in self.parties.items():
+            if role in ("coordinator", "shard", "holder"):
+                end = "" if role == "coordinator" else ".in"
+                config[f"{name}.toml{end}"] = toml_tables(self._settings(name, role))
+            if role == "coordinator":
+                jobs[f"{SERVERS}.sbatch"] = self._aggregator()
+            elif role == "holder":
+                jobs[f"{name}.sbatch"] = self._holder(name)
+            elif role == "client" and self.script is not None:
+                own = fill_options(self.options, name, clients.index(name))
+                jobs[f"{name}.sbatch"] = self._client(name, self.script, own)
+        return {"": jobs, "config": config, "logs": {}}
 
-def batch_files(
-    plan: Plan,
-    file: Path,
-    parties: Mapping[str, Role],
-    batch: Batch,
-    needs: Needs,
-    script: Path | None = None,
-    options: Sequence[str] = (),
-) -> dict[str, dict[str, str]]:
-    """Makes the files of a deployment, by folder ("" and "config") and name.
+    def _refuse_unfit(self) -> None:
+        """Refuses names and options that sbatch or bash would misread."""
+        if SERVERS in self.parties:
+            raise ConfigError(
+                f"{SERVERS} is what the servers' job is called: enrol it as another name"
+            )
+        if not _FOLDER.fullmatch(str(self.folder)):
+            raise ConfigError(
+                f"--out {str(self.folder)!r}: sbatch takes no such path for a log: letters, digits "
+                "and ./@:+,=~_- alone"
+            )
+        if not _TIME.fullmatch(self.time):
+            raise ConfigError(f"--time {self.time!r} is no time of sbatch's: as 1-00:00:00")
+        for option in self.more:
+            if not _OPTION.fullmatch(option):
+                raise ConfigError(
+                    f"--sbatch {option!r} is no option in one line: as --partition=low"
+                )
+        shards = [name for name, role in self.parties.items() if role == "shard"]
+        if shards and "coordinator" not in self.parties.values():
+            raise ConfigError(
+                f"{shards[0]} runs in the coordinator's job: deploy both from one kit"
+            )
 
-    Args:
-        file: the plan's file, absolute, on the shared file system.
-        parties: the roles of parties with private keys in the kit, by name.
-        script: absolute, run by clients with `options` of `secureps join`; None: no clients.
-    """
-    _refuse_unfit(batch, parties)
-    serving = _serving_names(parties)
-    clients = [name for name, role in parties.items() if role == "client"]
-    jobs, config = {}, {}
-    for name, role in parties.items():
-        if role in ("coordinator", "shard", "holder"):
-            settings = _settings(plan, file, batch, name, role, serving)
-            config[f"{name}.toml{'' if role == 'coordinator' else '.in'}"] = toml_tables(settings)
+    @property
+    def _serving(self) -> list[str]:
+        """The names of the coordinator and of all shards, in this order."""
+        roles = self.parties.items()
+        return [name for of in ("coordinator", "shard") for name, role in roles if role == of]
+
+    def _settings(self, name: str, role: Role) -> dict[str, object]:
+        made: dict[str, object] = {"name": name, "kit": str(self.kit)}
+        made["state"] = str(self.folder / "state" / name)
+        made["ca_fingerprint"] = self.ca_fingerprint
+        if role == "holder":
+            return made | {"coordinator": _THERE, **self.terms}
+        port = self.port + self._serving.index(name)
+        made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(self.folder / "checkpoints")}
+        if self.copies is not None:
+            made["checkpoint_copies"] = self.copies
         if role == "coordinator":
-            jobs[f"{SERVERS}.sbatch"] = _aggregator(batch, serving, needs)
-        elif role == "holder":
-            jobs[f"{name}.sbatch"] = _holder(batch, name, needs)
-        elif role == "client" and script is not None:
-            own = fill_options(options, name, clients.index(name))
-            jobs[f"{name}.sbatch"] = _client(batch, name, script, own, needs)
-    return {"": jobs, "config": config, "logs": {}}
+            return made | {"plan": str(self.file)}
+        own = {"coordinator": f"127.0.0.1:{self.port}", "advertise": f"{_HERE}:{port}"}
+        return made | own | self.plan.section.shard_memory
 
-
-def _refuse_unfit(batch: Batch, parties: Mapping[str, Role]) -> None:
-    """Refuses names and options that sbatch or bash would misread."""
-    if SERVERS in parties:
-        raise ConfigError(f"{SERVERS} is what the servers' job is called: enrol it as another name")
-    if not _FOLDER.fullmatch(str(batch.folder)):
-        raise ConfigError(
-            f"--out {str(batch.folder)!r}: sbatch takes no such path for a log: letters, digits "
-            "and ./@:+,=~_- alone"
+    def _aggregator(self) -> str:
+        serving, coordinator = self._serving, self.needs["coordinator"]
+        shards = [f"{name}.toml" for name in serving if name != "coordinator"]
+        body = _AGGREGATOR.format(
+            shards=" ".join(shards),
+            servers=" ".join(f"{name}.toml" for name in serving),
+            here=_HERE,
+            port=self.port,
+            address=ADDRESS,
+            kit=shlex.quote(str(self.kit)),
+            grace=GRACE,
         )
-    if not _TIME.fullmatch(batch.time):
-        raise ConfigError(f"--time {batch.time!r} is no time of sbatch's: as 1-00:00:00")
-    for option in batch.more:
-        if not _OPTION.fullmatch(option):
-            raise ConfigError(f"--sbatch {option!r} is no option in one line: as --partition=low")
+        memory = coordinator + len(shards) * self.needs.get("shard", coordinator)
+        return self._job(SERVERS, len(serving), memory, body)
 
+    def _holder(self, name: str) -> str:
+        own = f"config/{name}.toml"
+        begin = (
+            f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
+            f"exec secureps serve keyholder --config {own})"
+        )
+        asks = f'secureps status --server "$1" --kit {shlex.quote(str(self.kit))} --name {name}'
+        over = f'over() {{ {asks} --watch > /dev/null && kill -TERM "$2"; }}'
+        body = _PARTY.format(address=ADDRESS, begin=begin, over=over)
+        return self._job(name, 1, self.needs["holder"], body)
 
-def _serving_names(parties: Mapping[str, Role]) -> list[str]:
-    shards = [name for name, role in parties.items() if role == "shard"]
-    coordinator = [name for name, role in parties.items() if role == "coordinator"]
-    if shards and not coordinator:
-        raise ConfigError(f"{shards[0]} runs in the coordinator's job: deploy both from one kit")
-    return [*coordinator, *shards]
+    def _client(self, name: str, script: Path, options: Sequence[str]) -> str:
+        words = ["secureps", "join", str(script), "--name", name, "--kit", str(self.kit)]
+        words += ["--state", str(self.folder / "state" / name), *options]
+        words.append(f"--ca-fingerprint={self.ca_fingerprint}")
+        begin = f'{shlex.join(words)} --server "$server"'
+        body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
+        return self._job(name, 1, self.needs.get("client"), body)
 
-
-def _settings(
-    plan: Plan, file: Path, batch: Batch, name: str, role: Role, serving: Sequence[str]
-) -> dict[str, object]:
-    made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
-    made["state"] = str(batch.folder / "state" / name)
-    made["ca_fingerprint"] = batch.ca_fingerprint
-    if role == "holder":
-        return made | {"coordinator": _THERE, **batch.terms}
-    port = batch.port + serving.index(name)
-    made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(batch.folder / "checkpoints")}
-    if batch.copies is not None:
-        made["checkpoint_copies"] = batch.copies
-    if role == "coordinator":
-        return made | {"plan": str(file)}
-    own = {"coordinator": f"127.0.0.1:{batch.port}", "advertise": f"{_HERE}:{port}"}
-    return made | own | plan.section.shard_memory
-
-
-def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
-    shards = [f"{name}.toml" for name in serving if name != "coordinator"]
-    body = _AGGREGATOR.format(
-        shards=" ".join(shards),
-        servers=" ".join(f"{name}.toml" for name in serving),
-        here=_HERE,
-        port=batch.port,
-        address=ADDRESS,
-        kit=shlex.quote(str(batch.kit)),
-        grace=GRACE,
-    )
-    coordinator = needs["coordinator"]
-    memory = coordinator + len(shards) * needs.get("shard", coordinator)
-    return _job(batch, SERVERS, len(serving), memory, body)
-
-
-def _holder(batch: Batch, name: str, needs: Needs) -> str:
-    own = f"config/{name}.toml"
-    begin = (
-        f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
-        f"exec secureps serve keyholder --config {own})"
-    )
-    asks = f'secureps status --server "$1" --kit {shlex.quote(str(batch.kit))} --name {name}'
-    over = f'over() {{ {asks} --watch > /dev/null && kill -TERM "$2"; }}'
-    return _job(
-        batch, name, 1, needs["holder"], _PARTY.format(address=ADDRESS, begin=begin, over=over)
-    )
-
-
-def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs: Needs) -> str:
-    words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
-    words += ["--state", str(batch.folder / "state" / name), *options]
-    words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
-    begin = f'{shlex.join(words)} --server "$server"'
-    body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
-    return _job(batch, name, 1, needs.get("client"), body)
-
-
-def _job(batch: Batch, name: str, cores: int, memory: int | None, body: str) -> str:
-    asked = [
-        f"--job-name={name}",
-        "--ntasks=1",
-        f"--cpus-per-task={cores}",
-        f"--time={batch.time}",
-        f"--signal=B:USR1@{NOTICE}",
-        "--requeue",
-        "--open-mode=append",
-        f"--output={batch.folder}/logs/{name}.log",
-        *([f"--mem={-(-memory * 3 // 2 // (1 << 20))}M"] if memory is not None else []),
-        *batch.more,
-    ]
-    lines = "".join(f"#SBATCH {option}\n" for option in asked)
-    return f"#!/bin/bash\n{lines}{_HEAD.format(folder=shlex.quote(str(batch.folder)))}{body}"
+    def _job(self, name: str, cores: int, memory: int | None, body: str) -> str:
+        asked = [
+            f"--job-name={name}",
+            "--ntasks=1",
+            f"--cpus-per-task={cores}",
+            f"--time={self.time}",
+            f"--signal=B:USR1@{NOTICE}",
+            "--requeue",
+            "--open-mode=append",
+            f"--output={self.folder}/logs/{name}.log",
+            *([f"--mem={-(-memory * 3 // 2 // (1 << 20))}M"] if memory is not None else []),
+            *self.more,
+        ]
+        lines = "".join(f"#SBATCH {option}\n" for option in asked)
+        return f"#!/bin/bash\n{lines}{_HEAD.format(folder=shlex.quote(str(self.folder)))}{body}"

@@ -6,16 +6,18 @@ import re
 import shutil
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
+from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
-from secureps.run.deploy.slurm import Batch, batch_files
+from secureps.run.deploy.slurm import Batch
 from secureps.store.keyring import load_public
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
@@ -149,14 +151,15 @@ def test_a_file_that_a_setting_names_is_found_from_a_jobs_folder(
 
 def test_no_party_takes_the_place_of_the_servers() -> None:
     plan = load_plan(deployed() / "plan.toml")
-    batch = Batch(Path("/shared/run"), Path("/shared/kit"), "ab" * 32, "1:00:00")
-    of = (plan, Path("/shared/plan.toml"))
+    run, kit = Path("/shared/run"), Path("/shared/kit")
+    parties: dict[str, Role] = {"coordinator": "coordinator", "coordinator-2": "shard"}
+    own = (run, kit, "ab" * 32, "1:00:00")
+    batch = Batch(plan, Path("/shared/plan.toml"), parties, *own, needs={"coordinator": 1})
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
-        batch_files(*of, {"aggregator": "client"}, batch, {})
-    found = batch_files(
-        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, {"coordinator": 1}
+        replace(batch, parties={"aggregator": "client"}).files()
+    chosen = (
+        batch.files()[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
     )
-    chosen = found[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
     for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
         script = f"file={name}.toml; case $file in {chosen} esac; echo $role"
         said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
