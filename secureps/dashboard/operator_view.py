@@ -29,13 +29,7 @@ from secureps.dashboard.observation import (
 )
 from secureps.dashboard.sources import Facts
 from secureps.messages.records import describe_starts
-from secureps.messages.requests import (
-    GroupStatus,
-    Holding,
-    MemberStatus,
-    ServerStatus,
-    Status,
-)
+from secureps.messages.requests import GroupStatus, Holding, MemberStatus, ServerStatus, Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency

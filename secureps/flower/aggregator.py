@@ -67,14 +67,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotReady, PlanRefused, SecurepsError, from_wire
 from secureps.flower.post import log
 from secureps.messages.orders import Published
-from secureps.messages.requests import (
-    AskRun,
-    AskStatus,
-    GetBlock,
-    Payload,
-    Status,
-    Welcome,
-)
+from secureps.messages.requests import AskRun, AskStatus, GetBlock, Payload, Status, Welcome
 from secureps.messages.run import COORDINATOR, TRAIN_METRICS, ShardAddress
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan, load_plan

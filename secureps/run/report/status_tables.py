@@ -23,12 +23,7 @@ from rich.text import Text
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.records import describe_starts
-from secureps.messages.requests import (
-    Holding,
-    MemberStatus,
-    ServerStatus,
-    Status,
-)
+from secureps.messages.requests import Holding, MemberStatus, ServerStatus, Status
 from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion

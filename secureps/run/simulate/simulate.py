@@ -42,14 +42,7 @@ from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
 from secureps.run.report.terminal import fold_versions
-from secureps.run.report.version_metrics import (
-    DOWN,
-    Extras,
-    Metrics,
-    Sinks,
-    Tell,
-    open_sinks,
-)
+from secureps.run.report.version_metrics import DOWN, Extras, Metrics, Sinks, Tell, open_sinks
 from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.ray_cluster import Cluster, RayCalls, SpreadTrainer, ray_cluster

@@ -90,12 +90,7 @@ from secureps.store.envelope_keys import wrap_secret
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
-from secureps.wire.transport import (
-    Clock,
-    DelayOf,
-    InProcessNetwork,
-    no_delay,
-)
+from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.shard import IDLE
-from secureps.run.processes.spawning import (
-    SECUREPS,
-    ForkServers,
-    Program,
-    can_fork,
-)
+from secureps.run.processes.spawning import SECUREPS, ForkServers, Program, can_fork
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras

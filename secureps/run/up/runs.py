@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    OperatorError,
-    PlanRefused,
-    SecurepsError,
-)
+from secureps.errors import ConfigError, DamagedStore, OperatorError, PlanRefused, SecurepsError
 from secureps.run.up.folder import ORIGIN, PATIENCE, Origin, RunFolder, find_player, is_claimed
 from secureps.wording import suggest
 

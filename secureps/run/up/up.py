@@ -84,14 +84,7 @@ from secureps.run.report.version_metrics import (
 from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.script.scoring import Baselines
 from secureps.run.server_app import run_server_app
-from secureps.run.up.folder import (
-    METRICS,
-    Cast,
-    Origin,
-    RunFolder,
-    claim_folder,
-    make_folder,
-)
+from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, open_spawner
 from secureps.run.up.watch import Watch, read_so_far, read_version_0
 from secureps.run.warm import warm_once

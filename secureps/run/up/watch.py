@@ -20,14 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
-from secureps.messages.requests import (
-    FAILED,
-    SPENT,
-    UP,
-    CohortSteps,
-    GroupStatus,
-    Status,
-)
+from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.termination import TOO_FEW
