@@ -488,11 +488,7 @@ class Waves:
     """The waves of one run; it fails after `timeout` seconds without any reply or version."""
 
     def __init__(
-        self,
-        grid: Grid,
-        servers: Aggregator,
-        said: Mapping[str, str | int],
-        timeout: float,
+        self, grid: Grid, servers: Aggregator, said: Mapping[str, str | int], timeout: float
     ) -> None:
         self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
         self._longest_pause = POLL[0] if servers.simulated else POLL[1]

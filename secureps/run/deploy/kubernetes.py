@@ -77,11 +77,7 @@ secureps warm
 _FILLED = re.compile(r"\$+(?=\()|\$\$+")
 """Dollar signs that Kubernetes would interpret in a command: $(NAME), and $$ as one sign."""
 
-ENVIRONMENT = {
-    "HOME": "/tmp",
-    "OMP_NUM_THREADS": "1",
-    "SECUREPS_KERNELS": f"{DATA}/kernels",
-}
+ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1", "SECUREPS_KERNELS": f"{DATA}/kernels"}
 
 
 Needs = Mapping[Role, int]
@@ -224,9 +220,7 @@ def disruption_budget() -> Manifest:
 GRPC, METRICS = 7600, 7700
 """The ports of every server; each server has its own address."""
 
-_DNS: Manifest = {
-    "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
-}
+_DNS: Manifest = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
 
 
 def _tcp_port(port: int) -> Manifest:

@@ -199,11 +199,7 @@ def state_word(state: str) -> str:
 def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[WordTable]:
     if not status.servers and not status.shards:
         return  # the status was read from a journal, before any shard had registered
-    yield WordTable(
-        "servers",
-        ("server", "role", "state"),
-        list(_server_rows(status.servers)),
-    )
+    yield WordTable("servers", ("server", "role", "state"), list(_server_rows(status.servers)))
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # for a spare shard, or before there are blocks
     yield WordTable(

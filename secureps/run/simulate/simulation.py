@@ -418,10 +418,7 @@ class IdleClient(Worker):
     """
 
     def __init__(
-        self,
-        make: Callable[[], Made],
-        cost: Callable[[object], float],
-        told: ToldOfHolders,
+        self, make: Callable[[], Made], cost: Callable[[object], float], told: ToldOfHolders
     ) -> None:
         self._make = make
         self._cost = cost

@@ -258,10 +258,7 @@ def _federate(
     began = time.monotonic() - before
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     own = (programs.assignment, folder.logs, programs.order.processes, programs.spawner)
-    with (
-        Progress(console, plan.section.name, unsafe) as progress,
-        script_process(*own) as script,
-    ):
+    with Progress(console, plan.section.name, unsafe) as progress, script_process(*own) as script:
         progress.say(f"the run's folder: {folder.root}")
         with (
             programs.pair() as pair,
