@@ -46,8 +46,6 @@ from secureps.run.script.scoring import (
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
 
-Answer = tuple[Record, Tensors]
-
 NICENESS = 10
 """Of training ahead: a tenth of the CPU of a party that competes for it."""
 
@@ -72,27 +70,27 @@ class ScriptHost:
         self._long_steps = 0
         self.may_step = False
 
-    def do(self, record: Record, tensors: Tensors) -> Answer:
+    def do(self, record: Record, tensors: Tensors) -> Record:
         """Answers a record; raises a SecurepsError for any failure."""
         match record["do"]:
             case "look":
                 return self._answer_look()
             case "count":
-                return self._count(), {}
+                return self._count()
             case "rehearse":
-                return self._rehearse(tensors), {}
+                return self._rehearse(tensors)
             case "judge":
-                return {"note": self._judge.note}, {}
+                return {"note": self._judge.note}
             case "score":
                 score = self._judge.score(tensors)
                 found = None if score is None else asdict(score)
-                return {"score": found, "failed": self._judge.failed}, {}
+                return {"score": found, "failed": self._judge.failed}
             case "ahead":
                 self._begun = self._race(record["versions"], tensors)
                 self.may_step = not self._judge.note and not self._script.own_code
-                return {}, {}
+                return {}
             case "baselines":
-                return self._baselines(record["versions"], tensors), {}
+                return self._baselines(record["versions"], tensors)
         raise InternalError(f"a script's process has no answer to {record['do']!r}")
 
     @cached_property
@@ -119,14 +117,14 @@ class ScriptHost:
     def _privacy(self) -> RecordPrivacy | None:
         return record_privacy(self._plan, self._records.get(next(iter(self._holders))))
 
-    def _answer_look(self) -> Answer:
+    def _answer_look(self) -> Record:
         refuse = getattr(self._first, "refuse_settings", None)
         if refuse is not None:
             with blamed("refuse_settings"):
                 refuse(self._plan.section.training, self._privacy)
         self._look.refuse_unusable(self._plan)
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
-        return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
+        return {"schema": schema, "kinds": dict(self._look.kinds)}
 
     def _count(self) -> Record:
         """Counts each holder's records (None if unknown), and how many touch each row-block."""
@@ -199,8 +197,7 @@ def host(channel: Channel) -> None:
         if (asked := channel.receive()) is None:
             return
         try:
-            record, tensors = made.do(*asked)
-            channel.send({"done": record}, tensors)
+            channel.send({"done": made.do(*asked)})
         except Exception as error:
             channel.send(as_failure(error))
             if not isinstance(error, SecurepsError):

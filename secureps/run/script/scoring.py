@@ -71,15 +71,9 @@ OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its 
 
 
 def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
-    """True if more or less of a metric is better; None if it is unknown.
+    """Finds whether more or less of a metric is better; None if it is unknown.
 
     The plan says it for its `evaluation.best`; for other metrics known words in their names do.
-
-    Examples:
-        >>> goal("val_loss"), goal("MAE"), goal("neg_mean_squared_error"), goal("lift")
-        ('min', 'min', 'max', None)
-        >>> goal("error_free_accuracy") is None
-        True
     """
     evaluation = None if plan is None else plan.section.evaluation
     if evaluation is not None and evaluation.best and evaluation.best.metric == measure:
@@ -178,9 +172,6 @@ class Look:
         with blamed("touches"):
             return plan.find_touched(read_touched_rows(trainer, self.schema))
 
-    def staying_tensors(self, plan: Plan) -> dict[str, NDArray[Any]]:
-        return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
-
     def is_personal(self, plan: Plan) -> bool:
         """True if local tensors are trained, so that each client has its own model."""
         return any(
@@ -214,7 +205,9 @@ class Judge:
     ) -> None:
         self.note, self.failed = "", ""
         self.plan, self.script, self.holders, self.pooled = plan, script, holders, pooled
-        self._initial, self._stay = tuple(look.initial), look.staying_tensors(plan)
+        staying = plan.layout(look.schema).staying
+        self._initial = tuple(look.initial)
+        self._stay = {spec.name: look.initial[spec.name] for spec in staying}
         self._ties = look.schema.ties
         self._personal = look.is_personal(plan)
         self._evaluator: Evaluator | None = None
