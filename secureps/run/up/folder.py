@@ -352,26 +352,16 @@ def write_coordinator(
 
 
 def write_servers(
-    folder: RunFolder,
-    plan: Plan,
-    cast: Cast,
-    coordinator: str,
-    unsafe_seed: int | None,
-    copies: str | None = None,
-    pin: str = "off",
+    folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, **own: object
 ) -> None:
-    """Writes the configuration of shards and key holders; `coordinator` is HOST:PORT."""
+    """Writes the configuration of shards and key holders.
+
+    `coordinator` is HOST:PORT, and `own` are further keys of shards.
+    """
+    checkpoints = str(folder.checkpoints)
+    given = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": checkpoints, **own}
     for shard in cast.shards:
-        own: dict[str, object] = {
-            "listen": LISTEN,
-            "coordinator": coordinator,
-            "checkpoints": str(folder.checkpoints),
-            "checkpoint_copies": copies,
-            "unsafe_seed": unsafe_seed,
-            "insecure_for_tests": unsafe_seed is not None,  # the operator has given both options
-            "pin": pin,
-        }
-        write_config(folder, shard, {**own, **plan.section.shard_memory})
+        write_config(folder, shard, {**given, **plan.section.shard_memory})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 

@@ -144,8 +144,13 @@ class Programs:
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.added_shards(self.cast)))
         servers = ", ".join((*cast.shards, *cast.holders))
         progress.show_activity(f"starts {servers} and {len(self.cast.clients)} clients")
-        own = (address, self.order.unsafe_seed, self.copies, self.order.pin)
-        write_servers(self.folder, self.plan, cast, *own)
+        write_servers(
+            *(self.folder, self.plan, cast, address),
+            checkpoint_copies=self.copies,
+            unsafe_seed=self.order.unsafe_seed,
+            insecure_for_tests=self.unsafe,  # the operator has given both options
+            pin=self.order.pin,
+        )
         for shard in cast.shards:
             supervisor.start(self._shard(shard))
         for holder in self.cast.holders:

@@ -37,7 +37,7 @@ def made(
     plan = load_plan(path)
     cast = Cast.of(plan, 6)
     run = make_folder(folder / "run", path, plan, cast)
-    write_servers(run, plan, cast, "127.0.0.1:7600", None)
+    write_servers(run, plan, cast, "127.0.0.1:7600")
     return run, plan, cast
 
 

@@ -92,7 +92,7 @@ def test_each_data_holder_counts_by_the_number_that_the_federation_has_for_it(
 ) -> None:
     def words(records: tuple[int, ...], number: int) -> tuple[str, ...]:
         own = replace(run, federation=run.federation.model_copy(update={"records": records}))
-        assert set(own.programs().assignment.records.values()) == set(records)
+        assert set(own.programs().assignment["records"].values()) == set(records)
         return own.programs()._client(f"client-0{number}", "x", number).arguments
 
     for number, records in enumerate((300, 20)):
@@ -108,7 +108,7 @@ def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(run: 
     given = run.programs(pin=pin)._client("client-00", "x", 0).arguments
     assert given[given.index("--pin") + 1] == "auto"
     for written in ("auto", "off"):
-        write_servers(run.folder, run.plan, run.cast, "127.0.0.1:1", None, None, written)
+        write_servers(run.folder, run.plan, run.cast, "127.0.0.1:1", pin=written)
         sections = [
             parse(ServeSection, read_toml(run.folder.config(name)), name)
             for name in (*run.cast.shards, *run.cast.holders)
@@ -121,7 +121,7 @@ def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(run: 
 def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: Prepared) -> None:
     folder, cast, programs = run.folder, run.cast, run.programs()
     write_coordinator(folder, run.path.parent, None)
-    write_servers(folder, run.plan, cast, "127.0.0.1:1", None)
+    write_servers(folder, run.plan, cast, "127.0.0.1:1")
     assert folder.added_shards(cast) == ()
     create_kit(folder.kit, run.plan.cipher_parameters, hours=0)
     issue_all(folder.kit, [("shard", "shard-9"), ("client", "other")])
