@@ -21,16 +21,16 @@ from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
 from secureps.dashboard.application import application, bind, serve
 from secureps.dashboard.sources import (
     Board,
-    CourseSource,
     Facts,
-    LedgersSource,
     Source,
-    StatusSource,
+    course_source,
     feed,
     holder_source,
+    ledgers_source,
     logs_source,
     plan_source,
     report_source,
+    status_source,
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, is_on_loopback
@@ -161,7 +161,7 @@ def _party(kit: Path, name: str) -> Viewer | None:
 def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield StatusSource(looking.target)
+        yield status_source(looking.target)
     if looking.logs:
         yield logs_source(looking.logs, kit)
     if viewer.role == "client":
@@ -171,14 +171,14 @@ def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     if looking.state is not None:
         states = (looking.state,)
     if states:
-        yield CourseSource(kit, *states)
+        yield course_source(kit, *states)
     if folder is not None:
         yield plan_source(folder.plan)
         yield report_source(folder.report / METRICS)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:
-        yield LedgersSource(ledgers)
+        yield ledgers_source(ledgers)
 
 
 def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,6 @@ from secureps.run.audit_log import verify
 from secureps.run.check import assume_service, record
 from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
-from secureps.run.status_client import StatusClient
 from secureps.store.act_lines import ActLine
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
@@ -125,15 +123,13 @@ SLOWEST = 30.0
 T = TypeVar("T")
 
 
-class Source(ABC):
-    """One source; `name` is its name in troubles, `every` the pause in seconds."""
+class Source:
+    """One source, by its name in troubles: `look` puts new facts on the board every so often."""
 
-    name: str
-    every = FILES_EVERY
-
-    @abstractmethod
-    def look(self, board: Board) -> None:
-        """Puts new facts on the board."""
+    def __init__(
+        self, name: str, look: Callable[[Board], None], every: float = FILES_EVERY
+    ) -> None:
+        self.name, self.look, self.every = name, look, every
 
 
 @contextmanager
@@ -176,33 +172,27 @@ def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
     return change
 
 
-class StatusSource(Source):
+def status_source(target: StatusTarget) -> Source:
     """A run's status, from its coordinator; KitError if this kit may not ask."""
+    observation = Observation()
+    client = target.connect() if target.server else None
+    run: RunInfo | None = None
 
-    name, every = "status", STATUS_EVERY
-
-    def __init__(self, target: StatusTarget) -> None:
-        self._target = target
-        self._observation = Observation()
-        self._run: RunInfo | None = None
-        self._client: StatusClient | None = None
-        if target.server:
-            self._client = target.connect()
-
-    def look(self, board: Board) -> None:
+    def look(board: Board) -> None:
+        nonlocal client, run
         try:
-            if self._client is None:
-                self._client = self._target.connect()
-            status = self._client.status()
-            if status.run and self._run is None:
-                self._run = self._client.run()
+            client = target.connect() if client is None else client
+            status = client.status()
+            if status.run and run is None:
+                run = client.run()
         except SecurepsError as error:
-            over = self._target.why_silent(asked=True)
-            seen = self._observation.miss(over or str(error), time.time(), bool(over))
+            over = target.why_silent(asked=True)
+            seen = observation.miss(over or str(error), time.time(), bool(over))
         else:
-            seen = self._observation.take(status, time.time())
-        run = self._run
+            seen = observation.take(status, time.time())
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
+
+    return Source("status", look, STATUS_EVERY)
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
@@ -246,21 +236,20 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return None
 
 
-class FileSource(Source, Generic[T]):
+def file_source(
+    name: str,
+    files: Sequence[Path],
+    read: Callable[[], T | None],
+    add: Callable[[Facts, T], Facts],
+) -> Source:
     """A fact that is read from files when they have changed, and added to the others."""
+    changed = ChangedFiles(*files)
 
-    def __init__(
-        self,
-        name: str,
-        files: Sequence[Path],
-        read: Callable[[], T | None],
-        add: Callable[[Facts, T], Facts],
-    ) -> None:
-        self.name, self._files, self._read, self._add = name, ChangedFiles(*files), read, add
+    def look(board: Board) -> None:
+        if (found := changed.read(read)) is not None:
+            board.put(lambda facts: add(facts, found))
 
-    def look(self, board: Board) -> None:
-        if (found := self._files.read(self._read)) is not None:
-            board.put(lambda facts: self._add(facts, found))
+    return Source(name, look)
 
 
 def plan_source(path: Path) -> Source:
@@ -269,18 +258,18 @@ def plan_source(path: Path) -> Source:
     def add(facts: Facts, plan: Plan) -> Facts:
         return facts if facts.plan else _add_explanation(facts, plan, None)
 
-    return FileSource("the plan", [path], lambda: load_plan(path), add)
+    return file_source("the plan", [path], lambda: load_plan(path), add)
 
 
 def report_source(path: Path) -> Source:
     def read() -> Report | None:
         return read_report(path.read_text()) if path.is_file() else None
 
-    return FileSource("report", [path], read, lambda facts, report: replace(facts, report=report))
+    return file_source("report", [path], read, lambda facts, report: replace(facts, report=report))
 
 
 def logs_source(files: Sequence[Path], kit: Path) -> Source:
-    return FileSource(
+    return file_source(
         *("audit logs", files, lambda: tuple(verify_logs(files, kit))),
         lambda facts, logs: replace(facts, logs=logs),
     )
@@ -328,36 +317,33 @@ class JournalFold(Generic[F]):
         return fold
 
 
-class CourseSource(Source):
+def course_source(kit: Path, *states: Path) -> Source:
     """The course of a run, from the state folders of its coordinator and its standby.
 
     Either may rule: the journal with the higher reign counts, and within one reign the longer one.
     A coordinator may have written more rows after its standby took over. The journal also gives the
     status if the coordinator gives none, or no longer does.
     """
+    known = [JournalFold(state / JOURNAL, CourseFold) for state in states]
+    files = [file for state in states for file in _files(state)]
+    changed, standing = ChangedFiles(*files), ChangedFiles(*files)
 
-    name = "the coordinator's state"
-
-    def __init__(self, kit: Path, *states: Path) -> None:
-        self._kit, self._states = kit, states
-        self._journals = [JournalFold(state / JOURNAL, CourseFold) for state in states]
-        files = [file for state in states for file in _files(state)]
-        self._files, self._standing = ChangedFiles(*files), ChangedFiles(*files)
-
-    def look(self, board: Board) -> None:
-        journals = [each for each in self._journals if each.journal.is_file()]
+    def look(board: Board) -> None:
+        journals = [each for each in known if each.journal.is_file()]
         if not journals:
             return
-        courses = self._files.read(lambda: [each.read().told for each in journals])
+        courses = changed.read(lambda: [each.read().told for each in journals])
         if courses is not None:
             found = max(courses, key=lambda each: (each.reign, each.rows))
             board.put(lambda facts: _add_plan(replace(facts, course=found), found.run))
         seen = board.facts.seen
         if seen.status is not None and not seen.over:
             return
-        status = self._standing.read(lambda: journal_status(self._states, self._kit))
+        status = standing.read(lambda: journal_status(states, kit))
         if status is not None:
             board.put(lambda facts: replace(facts, recalled=status))
+
+    return Source("the coordinator's state", look)
 
 
 def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
@@ -373,7 +359,7 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
         # ledger has every charge of which the journal tells.
         return folded.view(read_ledger(ledger, budget), holders)
 
-    return FileSource(
+    return file_source(
         *("this client's state", [*_files(state), ledger], read),
         lambda facts, view: replace(facts, own=view),
     )
@@ -391,22 +377,18 @@ def read_ledger(path: Path, budget: float | None = None) -> OwnLedger:
         return OwnLedger((), None, budget, str(error))
 
 
-class LedgersSource(Source):
+def ledgers_source(folder: Path) -> Source:
     """The ledgers of clients in a folder, NAME.db each."""
+    known, said = dict[Path, ChangedFiles](), dict[str, OwnLedger]()
 
-    name = "ledgers"
+    def look(board: Board) -> None:
+        for path in sorted(folder.glob("*.db")):
+            files = known.setdefault(path, ChangedFiles(path))
+            if (found := files.read(partial(read_ledger, path))) is not None:
+                said[path.stem] = found
+        board.put(lambda facts: replace(facts, ledgers=dict(said)))
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[Path, ChangedFiles] = {}
-        self._said: dict[str, OwnLedger] = {}
-
-    def look(self, board: Board) -> None:
-        for path in sorted(self._folder.glob("*.db")):
-            files = self._known.setdefault(path, ChangedFiles(path))
-            if (said := files.read(partial(read_ledger, path))) is not None:
-                self._said[path.stem] = said
-        board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
+    return Source("ledgers", look)
 
 
 def verify_logs(files: Sequence[Path], kit: Path) -> Iterator[Json]:

@@ -14,13 +14,13 @@ from secureps.dashboard import sources
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
     Board,
-    CourseSource,
     Facts,
     JournalFold,
-    LedgersSource,
     Source,
+    course_source,
     feed,
     holder_source,
+    ledgers_source,
     logs_source,
     read_ledger,
     report_source,
@@ -43,7 +43,7 @@ FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 
 def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None:
     board = Board()
-    source = CourseSource(run / "kit", run / "state" / "coordinator")
+    source = course_source(run / "kit", run / "state" / "coordinator")
     source.look(board)
     assert board.facts.course is not None
     assert [steps.version for steps in board.facts.course.steps] == [1, 2, 3]
@@ -58,7 +58,7 @@ def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None
 def test_the_journal_gives_the_status_where_the_coordinator_does_not(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = CourseSource(run / "kit", run / "state" / "coordinator")
+    source = course_source(run / "kit", run / "state" / "coordinator")
     board = Board(Facts(seen=Seen(status=STATUS)))
     source.look(board)
     assert board.facts.recalled is None, "it answers"
@@ -166,7 +166,7 @@ def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
     for state in (ended, standby):
         shutil.copytree(run / "state" / "coordinator", state)
     board = Board(Facts(seen=Seen(status=STATUS)))
-    source = CourseSource(run / "kit", ended, standby)
+    source = course_source(run / "kit", ended, standby)
     source.look(board)
     assert board.facts.course is not None
     before = board.facts.course
@@ -197,7 +197,7 @@ def test_a_plan_that_nobody_can_explain_hides_nothing_else(
 
     monkeypatch.setattr(sources, "explain", refuse)
     board = Board()
-    CourseSource(run / "kit", run / "state" / "coordinator").look(board)
+    course_source(run / "kit", run / "state" / "coordinator").look(board)
     assert board.facts.course is not None
     assert board.facts.plan is not None
     assert board.facts.explanation is None
@@ -212,9 +212,9 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
 
     charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     look = {
-        "read_rows": CourseSource(run / "kit", run / "state" / "coordinator").look,
+        "read_rows": course_source(run / "kit", run / "state" / "coordinator").look,
         "verify": logs_source([run / "coordinator.jsonl"], run / "kit").look,
-        "read_ledger": LedgersSource(tmp_path).look,
+        "read_ledger": ledgers_source(tmp_path).look,
     }[read]
     monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
     for _ in range(2):
@@ -242,13 +242,13 @@ def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:
     board = Board()
     charge(BudgetLedger(tmp_path / "client-00.db"), b"\x05" * 32, FACT)
     (tmp_path / "client-01.db").write_bytes(b"no ledger" * 1000)
-    LedgersSource(tmp_path).look(board)
+    ledgers_source(tmp_path).look(board)
     assert board.facts.ledgers.keys() == {"client-00", "client-01"}
     total = board.facts.ledgers["client-00"].epsilon
     assert total is not None
     assert total > 0
     assert "client-01.db" in board.facts.ledgers["client-01"].trouble
-    LedgersSource(tmp_path / "nowhere").look(board)
+    ledgers_source(tmp_path / "nowhere").look(board)
     assert not (tmp_path / "nowhere").exists(), "looking makes nothing"
 
 
@@ -285,16 +285,13 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go(
 ) -> None:
     board, looked, mended = Board(), threading.Event(), threading.Event()
 
-    class Journal(Source):
-        name, every = "a journal", 0.01
+    def look(board: Board) -> None:
+        if not mended.is_set():
+            raise fault
+        board.put(lambda facts: replace(facts, logs=()))
+        looked.set()
 
-        def look(self, board: Board) -> None:
-            if not mended.is_set():
-                raise fault
-            board.put(lambda facts: replace(facts, logs=()))
-            looked.set()
-
-    with feed(board, [Journal()]):
+    with feed(board, [Source("a journal", look, 0.01)]):
         until(lambda: board.facts.troubles == {"a journal": told})
         mended.set()
         assert looked.wait(20)
