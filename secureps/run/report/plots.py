@@ -92,7 +92,7 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     title = f"{sheet.name}: what it learned, spent and sent"
     if sheet.budget is None and not sheet.unsafe:
         title += "\nthe plan has no privacy"
-    figure = _figure(title, sheet, 10.0, 7.0)
+    figure = _figure(title, sheet.unsafe, 10.0, 7.0)
     axes = figure.subplot_mosaic([above, below])
     for name in dict.fromkeys(above):
         _draw_scores(axes[name], name, lines, sheet)
@@ -188,7 +188,7 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     title = f"{sheet.name}: for whom versions waited"
     if len(shown) < len(medians):
         title += f" (the {len(shown)} slowest of {len(medians)} clients)"
-    figure = _figure(title, sheet, 6.0 + 5.0 * max(len(groups), 1), height)
+    figure = _figure(title, sheet.unsafe, 6.0 + 5.0 * max(len(groups), 1), height)
     if not groups:
         axes = figure.subplots()
         _draw_text(axes, "no version was measured")
@@ -334,8 +334,7 @@ def draw_study(
     """
     if why_undrawable():
         return
-    sheet = Sheet(f"study of {name}", "virtual time", True)
-    figure = _figure(f"{sheet.name}: {measure} over virtual time", sheet, 10.0, 5.5)
+    figure = _figure(f"study of {name}: {measure} over virtual time", True, 10.0, 5.5)
     axes = figure.subplots()
     for (variant, seeds), colour in zip(curves.items(), SERIES * len(curves)):
         for index, points in enumerate(seeds):
@@ -354,12 +353,12 @@ def draw_study(
 # --- every picture ----------------------------------------------------------------
 
 
-def _figure(title: str, sheet: Sheet, width: float, height: float) -> Any:
+def _figure(title: str, unsafe: bool, width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=_DPI)
-    text = f"{title}\n{NO_PRIVACY}" if sheet.unsafe else title
-    figure.suptitle(text, fontsize=12, color="#B00000" if sheet.unsafe else "black")
+    text = f"{title}\n{NO_PRIVACY}" if unsafe else title
+    figure.suptitle(text, fontsize=12, color="#B00000" if unsafe else "black")
     return figure
 
 

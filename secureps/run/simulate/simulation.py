@@ -433,10 +433,6 @@ class IdleClient(Worker):
         """The run's id, once the client takes part."""
 
     @property
-    def is_awake(self) -> bool:
-        return self._made is not None
-
-    @property
     def _is_asleep(self) -> bool:
         return self._made is None and bool(self._run)
 

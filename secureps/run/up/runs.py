@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from secureps.errors import ConfigError, DamagedStore, OperatorError, PlanRefused, SecurepsError
-from secureps.run.up.folder import ORIGIN, PATIENCE, Origin, RunFolder, find_player, is_claimed
+from secureps.run.up.folder import (
+    METRICS,
+    ORIGIN,
+    PATIENCE,
+    Origin,
+    RunFolder,
+    find_player,
+    is_claimed,
+)
 from secureps.wording import suggest
 
 if TYPE_CHECKING:
@@ -129,12 +137,11 @@ def _newest_versions(folder: RunFolder) -> dict[str, int]:
 
     Checkpoints may be newer, because a run that is being stopped still makes versions.
     """
-    path = folder.report / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
+    path = folder.report / METRICS
+    lines = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    made = [(line["group"], line["version"]) for line in lines]
     newest: dict[str, int] = {}
-    for line in map(json.loads, lines):
-        newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
-    for group, version in _checkpoint_versions(folder).items():
+    for group, version in (*made, *_checkpoint_versions(folder).items()):
         newest[group] = max(newest.get(group, -1), version)
     return newest
 

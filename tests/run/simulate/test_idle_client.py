@@ -166,7 +166,7 @@ def test_the_run_is_the_same_record_for_record(rule: dict[str, Any], tmp_path: P
             play.simulation.kill(name)
             play.simulation.start(name)
         play.to(3)
-    asleep = [name for name, each in lazy.clients.items() if not each.is_awake]
+    asleep = [name for name, each in lazy.clients.items() if each._made is None]
     assert asleep
     for name, each in lazy.clients.items():
         assert inside(each.member) == inside(eager.simulation.parties[name].machine), name
@@ -194,7 +194,7 @@ def test_it_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.Mon
     assert same(lazy.simulation.model(), eager.simulation.model())
     assert decided(lazy.rows) == decided(eager.rows)
     asked = {r.client for _, r in lazy.rows[COORDINATOR] if isinstance(r, MemberAsked)}
-    awake = {name for name, each in lazy.clients.items() if each.is_awake}
+    awake = {name for name, each in lazy.clients.items() if each._made is not None}
     assert asked <= awake
     assert len(awake) < CLIENTS, "who was asked for nothing has a machine"
     news = [r for own in lazy.rows.values() for _, r in own if isinstance(r, EnvelopeKeyAnnounced)]
@@ -218,7 +218,7 @@ def test_it_pulls_as_if_it_had_heard_of_every_version(told: list[tuple[str, list
         newest[group] += 1
         order = Published(1, group, newest[group], tuple(blocks[: COUNTS[group]]))
         assert idle.give(order) == eager.give(order) == Step()
-    assert not idle.client.is_awake
+    assert idle.client._made is None
     for group in "bw":
         asked = Invite(1, group, newest[group] + 1, newest[group], 10.0)
         assert idle.give(asked) == eager.give(asked)
@@ -240,7 +240,7 @@ def test_who_heard_of_many_versions_of_a_block_that_stays_keeps_its_machine() ->
     idle = Woken(keeps=False)
     for version in range(1, 2 * MOST_HEARD):
         idle.give(Published(1, "w", version, (b"w" * 32, *(bytes([version]) * 32,) * 3)))
-    assert idle.client.is_awake
+    assert idle.client._made is not None
     assert idle.client._heard is None
 
 
@@ -254,10 +254,10 @@ def test_it_ends_with_its_run_and_without_a_machine() -> None:
 def test_to_whom_much_has_happened_keeps_its_machine() -> None:
     idle = Woken(keeps=False)
     for number in range(1, MOST_HEARD):
-        asleep = not idle.client.is_awake
+        asleep = idle.client._made is None
         idle.give(Configure(number, RUN, make_placement(TWO), ADDRESSES))
     assert asleep
-    assert idle.client.is_awake
+    assert idle.client._made is not None
     made = idle.made
     idle.give(Configure(99, RUN, make_placement(TWO), ADDRESSES))
     assert idle.made == made
@@ -271,6 +271,6 @@ def test_however_often_holders_take_new_keys_it_needs_no_machine_for_a_version()
         for _ in range(2 * MOST_HEARD):
             each.give(SealFor(1, KeyCommittee(OPEN.committee, (), ())))
         each.give(Published(1, "w", 1, (b"w" * 32,) * 4))
-        assert not each.client.is_awake
+        assert each.client._made is None
         assert each.client._heard is not None
     assert idle.made == made, "the first one has heard it for all"
