@@ -73,21 +73,24 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Trial:
     """Settings to try with a variant of the plan; None leaves what the variant's plan says.
 
     Args:
         rule: index into the variant's `rules`.
+        limit: virtual seconds after which the trial is given up.
     """
 
     variant: str
     rule: int | None = None
     deadline: float | None = None
     rate: float | None = None
+    seed: int = 0
+    limit: float = math.inf
 
     @property
     def name(self) -> str:
-        """The candidate's name, also in file names."""
+        """The name of the settings, without the seed."""
         parts = (
             self.variant,
             None if self.rule is None else str(self.rule + 1),
@@ -95,19 +98,6 @@ class Candidate:
             None if self.rate is None else f"{self.rate:g}",
         )
         return "-".join(part for part in parts if part is not None)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A candidate under a seed, which is given up after `limit` virtual seconds."""
-
-    candidate: Candidate
-    seed: int
-    limit: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.candidate.name}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -150,12 +140,12 @@ def section_of(scenario: Scenario) -> StudySection:
     return scenario.section.study
 
 
-def make_plan(scenario: Scenario, candidate: Candidate) -> Plan:
-    """Makes the plan of a candidate's trials; PlanRefused if it is unsound."""
-    study, plan = section_of(scenario), scenario.plans[candidate.variant]
-    rule, own = rule_of(study, candidate), plan.section.cipher
+def make_plan(scenario: Scenario, trial: Trial) -> Plan:
+    """Makes the plan of a trial; PlanRefused if it is unsound."""
+    study, plan = section_of(scenario), scenario.plans[trial.variant]
+    rule, own = rule_of(study, trial), plan.section.cipher
     update = {
-        "group": tuple(_alter_group(group, rule, candidate) for group in plan.section.group),
+        "group": tuple(_alter_group(group, rule, trial) for group in plan.section.group),
         "versions": ENDLESS,
         "checkpoint_every": CHECKPOINT_EVERY,
     }
@@ -164,15 +154,13 @@ def make_plan(scenario: Scenario, candidate: Candidate) -> Plan:
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
 
 
-def _alter_group(
-    group: GroupSection, rule: RuleSection | None, candidate: Candidate
-) -> GroupSection:
+def _alter_group(group: GroupSection, rule: RuleSection | None, trial: Trial) -> GroupSection:
     rule = group.rule if rule is None else rule
-    if candidate.deadline is not None:
-        rule = rule.model_copy(update={"deadline": candidate.deadline})
+    if trial.deadline is not None:
+        rule = rule.model_copy(update={"deadline": trial.deadline})
     update: dict[str, object] = {"rule": rule, "versions": None}
-    if candidate.rate is not None:
-        update["optimizer"] = group.optimizer.model_copy(update={"learning_rate": candidate.rate})
+    if trial.rate is not None:
+        update["optimizer"] = group.optimizer.model_copy(update={"learning_rate": trial.rate})
     return group.model_copy(update=update)
 
 
@@ -185,7 +173,7 @@ def play(path: Path, trial: Trial) -> Outcome:
         own = replace(
             founded,
             section=scenario.section.model_copy(update={"seed": trial.seed}),
-            plan=make_plan(founded, trial.candidate),
+            plan=make_plan(founded, trial),
         )
         played = Play(own, Path(folder), lambda line: None)
         points = _play_to_target(played, study, trial.limit)
@@ -196,18 +184,16 @@ def play(path: Path, trial: Trial) -> Outcome:
 _load_once = cache(load_scenario)
 
 
-def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
-    return next(each for each in study.variant if each.name == candidate.variant)
+def variant_of(study: StudySection, trial: Trial) -> VariantSection:
+    return next(each for each in study.variant if each.name == trial.variant)
 
 
-def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
-    if candidate.rule is None:
-        return None
-    return variant_of(study, candidate).rules[candidate.rule]
+def rule_of(study: StudySection, trial: Trial) -> RuleSection | None:
+    return None if trial.rule is None else variant_of(study, trial).rules[trial.rule]
 
 
 def _found_variant(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
-    variant = trial.candidate.variant
+    variant = trial.variant
     founding = scenario.founding(scenario.plans[variant], trial.seed)
     if founding is None:
         return scenario
@@ -255,7 +241,7 @@ def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Poi
 
 @dataclass(frozen=True)
 class Row:
-    """The results of a variant, for the candidate that tuning chose, under all seeds.
+    """The results of a variant, for the settings that tuning chose, under all seeds.
 
     Args:
         settings: what tuning chose, in words.
@@ -280,15 +266,14 @@ class StudyResults:
 
     def __init__(self, study: StudySection) -> None:
         self.study = study
-        self._judged: dict[str, dict[int, tuple[Candidate, Outcome]]] = {}
+        self._judged: dict[str, dict[int, tuple[Trial, Outcome]]] = {}
         self.count, self.cpu = 0, 0.0
 
     def take(self, trial: Trial, result: Outcome) -> str:
         self.count += 1
         self.cpu += result.cpu
         if trial.seed != self.study.tuning:
-            of_seeds = self._judged.setdefault(trial.candidate.variant, {})
-            of_seeds[trial.seed] = trial.candidate, result
+            self._judged.setdefault(trial.variant, {})[trial.seed] = trial, result
         goal = f"{self.study.measure} {self.study.target:g}"
         if result.reached is None:
             return f"no {goal} within {trial.limit:g} s, at best {result.best:.3f}"
@@ -311,12 +296,12 @@ class StudyResults:
         return [outcome for _, outcome in self._judged[name].values()]
 
     def _row(self, name: str, base: float) -> Row:
-        candidate = next(iter(self._judged[name].values()))[0]
+        trial = next(iter(self._judged[name].values()))[0]
         outcomes = self._outcomes(name)
         median = _median_seconds(outcomes)
         return Row(
             variant=name,
-            settings=settings(self.study, candidate),
+            settings=settings(self.study, trial),
             seconds=tuple(sorted(o.reached for o in outcomes if o.reached is not None)),
             median=None if median == math.inf else median,
             times=None if math.inf in (median, base) else base / median,
@@ -325,18 +310,18 @@ class StudyResults:
         )
 
 
-def settings(study: StudySection, candidate: Candidate) -> str:
-    """The settings that distinguish a candidate from others of its variant."""
-    every = [rule.model_dump() for rule in variant_of(study, candidate).rules]
-    rule, words = rule_of(study, candidate), list[str]()
+def settings(study: StudySection, trial: Trial) -> str:
+    """The settings that distinguish a trial from others of its variant."""
+    every = [rule.model_dump() for rule in variant_of(study, trial).rules]
+    rule, words = rule_of(study, trial), list[str]()
     if rule is not None:
         own = rule.model_dump()
         keys = [key for key in own if any(rule.get(key) != own[key] for rule in every)]
         words += [f"{key} {own[key]}" for key in keys]
-    if candidate.deadline is not None:
-        words.append(f"deadline {candidate.deadline:g}")
-    if candidate.rate is not None:
-        words.append(f"rate {candidate.rate:g}")
+    if trial.deadline is not None:
+        words.append(f"deadline {trial.deadline:g}")
+    if trial.rate is not None:
+        words.append(f"rate {trial.rate:g}")
     return ", ".join(words)
 
 
@@ -407,8 +392,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def take(trial: Trial, outcome: Outcome) -> None:
-        text = results.take(trial, outcome)
-        say(f"[{results.count}/{total}] {trial.name}: {text} ({outcome.cpu:.0f} s of CPU)")
+        text = f"{results.take(trial, outcome)} ({outcome.cpu:.0f} s of CPU)"
+        say(f"[{results.count}/{total}] {trial.name}-seed-{trial.seed}: {text}")
 
     say(
         f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
@@ -438,9 +423,9 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
     for variant in own.variant:
-        for candidate in _candidates(variant):
-            with naming(f"study.variant {candidate.name}"):
-                plan = make_plan(scenario, candidate)
+        for trial in _candidates(variant):
+            with naming(f"study.variant {trial.name}"):
+                plan = make_plan(scenario, trial)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
                 raise ConfigError(
@@ -469,20 +454,21 @@ def _plan_trials(own: StudySection, variant: VariantSection) -> Course:
     limit, best = own.seconds, (math.inf, math.inf)
     chosen, *others = candidates = tuple(_candidates(variant))
     for candidate in candidates if others else ():
-        outcome = yield Trial(candidate, own.tuning, limit)
+        outcome = yield replace(candidate, seed=own.tuning, limit=limit)
         reached = math.inf if outcome.reached is None else outcome.reached
         if (reached, -outcome.best) < best:
             chosen, best = candidate, (reached, -outcome.best)
         limit = min(limit, reached)
     for seed in own.seeds:
-        yield Trial(chosen, seed, own.seconds)
+        yield replace(chosen, seed=seed, limit=own.seconds)
 
 
-def _candidates(variant: VariantSection) -> Iterator[Candidate]:
+def _candidates(variant: VariantSection) -> Iterator[Trial]:
+    """Yields trials of all combinations of a variant's settings, without seeds."""
     for rule in range(len(variant.rules)) or (None,):
         for deadline in variant.deadlines or (None,):
             for rate in variant.rates or (None,):
-                yield Candidate(variant.name, rule, deadline, rate)
+                yield Trial(variant.name, rule, deadline, rate)
 
 
 def _play_all(
@@ -519,7 +505,7 @@ def _outcome_of(trial: Trial, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:
-        raise type(error)(f"variant {trial.candidate.variant}: {error}") from None
+        raise type(error)(f"variant {trial.variant}: {error}") from None
 
 
 GRACE = 5.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from secureps.run.simulate.simulate import simulate
 from secureps.run.study import (
     CHECKPOINT_EVERY,
     ENDLESS,
-    Candidate,
     Outcome,
     Point,
     StudyResults,
@@ -158,18 +158,18 @@ def test_a_study_is_one_table_and_one_picture(tmp_path: Path) -> None:
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", "target = 0.9")
-    one, same = (play(path, Trial(Candidate("rounds", 1), 1, 200.0)) for _ in range(2))
+    one, same = (play(path, Trial("rounds", 1, seed=1, limit=200.0)) for _ in range(2))
     assert one.points == same.points
     assert one.reached is not None
     assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
     assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
-    late = play(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
+    late = play(path, Trial("rounds", 1, seed=1, limit=one.reached - 5.0))
     assert late.reached is None, "given up"
     assert late.points == one.points[: len(late.points)]
 
 
 def test_what_a_trial_without_an_end_keeps_does_not_grow_with_its_versions(tmp_path: Path) -> None:
-    plan = make_plan(load_scenario(scenario(tmp_path)), Candidate("rounds", 1)).section
+    plan = make_plan(load_scenario(scenario(tmp_path)), Trial("rounds", 1)).section
     assert (plan.versions, plan.checkpoint_every) == (ENDLESS, CHECKPOINT_EVERY)
     assert plan.cipher.name == "plain", "no bytes take time"
 
@@ -185,23 +185,25 @@ def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
 def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
     own = section_of(load_scenario(scenario(tmp_path, "seeds = [1, 2]", "seeds = [1, 2, 3]")))
     results = StudyResults(own)
-    rounds, alone = Candidate("rounds", 0), Candidate("alone", 0, rate=0.5)
+    rounds, alone = Trial("rounds", 0), Trial("alone", 0, rate=0.5)
     for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
-        results.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
-        results.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
+        results.take(replace(alone, seed=seed, limit=200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
+        results.take(replace(rounds, seed=seed, limit=200.0), Outcome(later, points(0.1, 0.7), 1.0))
     base, sooner_row = results.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
     even = StudyResults(own.model_copy(update={"seeds": (2, 3)}))
     for seed, reached in ((2, 65.0), (3, 90.0)):
         for candidate in (rounds, alone):
-            even.take(Trial(candidate, seed, 200.0), Outcome(reached, points(0.1, 0.7), 1.0))
+            even.take(
+                replace(candidate, seed=seed, limit=200.0), Outcome(reached, points(0.1, 0.7), 1.0)
+            )
     assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
     table = markdown(own, results.rows()).splitlines()
     assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[4]
     assert results.cpu == 6.0
 
-    results.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
+    results.take(replace(rounds, seed=2, limit=200.0), Outcome(None, points(0.1), 1.0))
     base, sooner_row = results.rows()
     assert (base.median, base.times, sooner_row.times) == (None, None, None)
     assert "| not in 200 |" in markdown(own, results.rows())
@@ -265,7 +267,7 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
         study(path, out, 1, screen())
     assert not list(out.iterdir())
     with pytest.raises(RuleFailed, match=f"^{failed}"):
-        play(path, Trial(Candidate("alone", 0), 1, 200.0))
+        play(path, Trial("alone", 0, seed=1, limit=200.0))
     plan = (tmp_path / "plan.toml").read_text()
     rule = "{ quorum = 4, minimum = 4 }"
     assert rule in plan
@@ -279,7 +281,7 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
 def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", 'target = 0.6\nmeasure = "auc"')
     with pytest.raises(ConfigError, match="no 'auc'; the script has accuracy"):
-        play(path, Trial(Candidate("alone", 0), 1, 50.0))
+        play(path, Trial("alone", 0, seed=1, limit=50.0))
 
 
 PLANS = """
@@ -337,11 +339,11 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     path = scenario(tmp_path, 'script = "holder.py"', f'script = "{app}"')
     text = path.read_text().replace("target = 0.6", 'measure = "eval_loss"\ntarget = 1.5')
     path.write_text(text.replace("[settings]\npartitions = 6\n", ""))
-    assert play(path, Trial(Candidate("rounds", 0), 1, 200.0)).reached == 0.0
-    played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
+    assert play(path, Trial("rounds", 0, seed=1, limit=200.0)).reached == 0.0
+    played, one = load_scenario(path), Trial("rounds", 0, None, 0.25)
     folder = tmp_path / "founded"
     folder.mkdir()
-    plan = make_plan(_found_variant(played, Trial(one, 1, 200.0), str(folder)), one)
+    plan = make_plan(_found_variant(played, replace(one, seed=1, limit=200.0), str(folder)), one)
     optimizer = plan.section.group[0].optimizer
     assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.25)
     assert plan.initial_digest
