@@ -34,10 +34,6 @@ QUIET = 15.0
 """Seconds without a new version after which plain progress prints a line again."""
 
 
-Facts = Mapping[str, str]
-"""What is shown of a run at one moment, by label."""
-
-
 class Progress:
     """Shows a running run, in a `with`; after an error the last view stays."""
 
@@ -71,7 +67,8 @@ class Progress:
         else:
             self._live.update(Text(f"{text} ...", "cyan"), refresh=True)
 
-    def show(self, elapsed: float, groups: Sequence[GroupStatus], facts: Facts) -> None:
+    def show(self, elapsed: float, groups: Sequence[GroupStatus], facts: Mapping[str, str]) -> None:
+        """Shows a run's groups and `facts`, which are texts by their labels."""
         versions = {group.name: group.version for group in groups}
         if self._live is not None:
             self._live.update(self._panel(groups, facts), refresh=True)
@@ -79,7 +76,7 @@ class Progress:
             self._told, self._told_at = versions, elapsed
             self.say(plain_text(groups, facts) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
 
-    def _panel(self, groups: Sequence[GroupStatus], facts: Facts) -> Panel:
+    def _panel(self, groups: Sequence[GroupStatus], facts: Mapping[str, str]) -> Panel:
         grid = Table.grid(padding=(0, 2))
         for label, value in facts.items():
             grid.add_row(Text(label, "dim"), Text(value))
@@ -95,7 +92,7 @@ class Progress:
         return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
 
 
-def plain_text(groups: Sequence[GroupStatus], facts: Facts) -> str:
+def plain_text(groups: Sequence[GroupStatus], facts: Mapping[str, str]) -> str:
     text = "; ".join(f"{label} {value}" for label, value in facts.items())
     return f"{text}; {reason_line(groups)}" if groups else text
 

@@ -27,7 +27,7 @@ from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.status_tables import Summary
-from secureps.run.report.terminal import Facts, Progress, fold_versions, score_text, spent_text
+from secureps.run.report.terminal import Progress, fold_versions, score_text, spent_text
 from secureps.run.report.version_metrics import DOWN, SECONDS, Gathered, Metrics
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Baselines, Score
@@ -407,7 +407,7 @@ class Watch:
             plan = self._plan
             self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
-    def _facts(self, status: Status, elapsed: float) -> Facts:
+    def _facts(self, status: Status, elapsed: float) -> dict[str, str]:
         plan, privacy, totals = self._plan, self._plan.section.privacy, self._metrics.totals
         versions = {group.name: group.version for group in status.groups}
         facts = {"time": f"{int(elapsed) // 60}:{int(elapsed) % 60:02d}"}
