@@ -266,7 +266,7 @@ class Model:
     Args:
         schema: None if nothing that may be read says it.
         examples: the number of each holder's examples; empty if it is unknown.
-        lengths: of an update that was tried (`scoring.rehearse`).
+        lengths: of an update that was tried (`scoring.measure_lengths`).
     """
 
     plan: Plan
@@ -292,7 +292,7 @@ def find_model(
 
     Args:
         schema: a file of the model's tensors, in place of `initial`.
-        rehearsed: the script also trains and evaluates once (`rehearse`); not a Flower app.
+        rehearsed: the script also trains and evaluates once; not a Flower app.
     """
     if clients is None or not permit.run_script:
         told = read_initial_schema(plan) if plan.has_digest else None
