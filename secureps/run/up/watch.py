@@ -93,7 +93,8 @@ class ClientWarnings:
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        self._times = Counter[str]()  # of cuts, by kind, as all that follows
+        # The number of cuts of each kind, the clients that were cut, and the strongest cut's line.
+        self._times = Counter[str]()
         self._cut = {kind: set[str]() for kind in _KINDS}
         self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
         self._silent: dict[str, dict[str, str]] = {}
