@@ -476,7 +476,8 @@ class _Party:
         made = [manifest("v1", "Service", name, own, spec=inside)]
         if self.cluster.domain:
             public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
-            host = self.cluster.address(self._place).rpartition(":")[0]
+            place = STANDBY if name == STANDBY else self.kit.name
+            host = self.cluster.address(place).rpartition(":")[0]
             note = {"external-dns.alpha.kubernetes.io/hostname": host}
             metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
             made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
@@ -655,10 +656,6 @@ class _Party:
     @property
     def _run(self) -> str:
         return self.federation.plan.section.name
-
-    @property
-    def _place(self) -> str:
-        return STANDBY if self.name == STANDBY else self.kit.name
 
     @property
     def _other(self) -> str:
