@@ -321,17 +321,18 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
-    from secureps.store.issuing import create_kit
-
-    create_kit(folder.kit, plan.cipher_parameters, hours=0)
-    issue_parties(folder.kit, cast, ("observer", OBSERVER))
+    make_kit(folder.kit, plan, cast, ("observer", OBSERVER))
     return folder
 
 
-def issue_parties(kit: Path, cast: Cast, *more: tuple[Role, str]) -> None:
-    """Makes the keys of a coordinator, of `more` parties by role and name, and of a cast."""
-    from secureps.store.issuing import issue_all
+def make_kit(kit: Path, plan: Plan, cast: Cast, *more: tuple[Role, str], host: str = "") -> None:
+    """Makes a kit for a coordinator, for `more` parties by role and name, and for a cast.
 
+    `host` is that of the kit's runs (`keyring.demand_host`).
+    """
+    from secureps.store.issuing import create_kit, issue_all
+
+    create_kit(kit, plan.cipher_parameters, hours=0, host=host)
     names: dict[Role, tuple[str, ...]] = {
         "shard": cast.shards,
         "holder": cast.holders,
