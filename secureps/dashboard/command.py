@@ -84,7 +84,7 @@ def dashboard(
         )
     passphrases = open_passphrases(passphrase_fd) if target is None else target.passphrases
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
-    with Shutdown() as shutdown, show_beside(Looking(own, name, target, *more), typer.echo):
+    with Shutdown() as shutdown, show_beside(Looking(own, name, target, *more)):
         shutdown.wait()
 
 
@@ -96,7 +96,7 @@ def show_run() -> Callable[[Path], AbstractContextManager[None]]:
 
     def shown(run: Path) -> AbstractContextManager[None]:
         target = find(run, None, None, None)
-        return show_beside(Looking(target.kit, None, target), typer.echo)
+        return show_beside(Looking(target.kit, None, target))
 
     return shown
 
@@ -115,4 +115,4 @@ def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]
         passphrases=joining.passphrases,
         acts=True,
     )
-    return show_beside(own, typer.echo)
+    return show_beside(own)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import typer
+
 from secureps.crypto.identity import Role
 from secureps.crypto.tls import tls_name
 from secureps.dashboard import Json
@@ -188,8 +190,8 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 
 
 @contextmanager
-def show_beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
-    """Shows a run while the `with` lasts, and tells its address; raises as `dashboard` does."""
+def show_beside(looking: Looking) -> Iterator[None]:
+    """Shows a run while the `with` lasts, and prints its address; raises as `dashboard` does."""
     with dashboard(looking) as address:
-        tell(f"dashboard: {address}")
+        typer.echo(f"dashboard: {address}")
         yield

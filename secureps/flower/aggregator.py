@@ -81,7 +81,7 @@ from secureps.run.up.folder import (
     RunFolder,
     client_names,
     holder_names,
-    issue_parties,
+    make_kit,
     new_folder,
     shard_names,
     write_holders,
@@ -95,7 +95,6 @@ from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
-from secureps.store.issuing import create_kit
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import FLOWER, check_fits, load_private, load_public, load_seed
 from secureps.store.spool import DiskSpool
@@ -463,9 +462,8 @@ def simulated_kit(root: Path, plan: Plan, clients: int) -> Path:
     kit = root / KIT
     if kit.exists():
         return kit.resolve()
-    create_kit(kit, plan.cipher_parameters, hours=0, host=FLOWER)
     shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
-    issue_parties(kit, Cast(shards, holders, client_names(clients)))
+    make_kit(kit, plan, Cast(shards, holders, client_names(clients)), host=FLOWER)
     return kit.resolve()
 
 

@@ -116,12 +116,8 @@ def secureps_mod(
 
 
 def _refuse_forbidden(message: Message, context: Context) -> None:
-    site = context.node_config.get(SITE)
-    if site is None:
-        return
-    own, heard = objection(message.metadata.message_type, read_policy(Path(str(site))).terms)
-    if own:
-        raise TermsRefused(own, heard)
+    if (site := context.node_config.get(SITE)) is not None:
+        refuse_kind(message.metadata.message_type, read_policy(Path(str(site))).terms)
 
 
 def _report(error: SecurepsError) -> str:
@@ -284,15 +280,14 @@ def read_policy(site: Path | None) -> SitePolicy:
     return policy
 
 
-def objection(kind: str, terms: Terms) -> tuple[str, str]:
-    """Says why a site forbids a type of messages, and what the server may know of that."""
+def refuse_kind(kind: str, terms: Terms) -> None:
+    """Raises TermsRefused for a type of messages that a site forbids."""
     action, _, name = kind.partition(".")
     if action == "evaluate" and not terms.evaluation:
         text = "evaluation = false: no record of this site judges a model"
-        return text, terms.revealed(["evaluation"], text)
+        raise TermsRefused(text, terms.revealed(["evaluation"], text))
     if (name or action == "query") and (text := terms.of([kind])):
-        return text, terms.revealed(["messages"], text)
-    return "", ""
+        raise TermsRefused(text, terms.revealed(["messages"], text))
 
 
 # --- trainer -----------------------------------------------------------------------

@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore.run import Run
 
-from secureps.client.flower.server import strategy_name
+from secureps.client.flower.server import record_keys, strategy_name
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import (
     ConfigError,
@@ -305,12 +305,10 @@ class _Rounds(Grid):
         return found
 
     def _make_marker(self, kit: Path) -> Said:
-        owner, known = self._owner, self._owner.strategy
-        names = (getattr(known, key, default) for key, default in FORM_KEYS.items())
-        arrays, config, weighted_by = names
+        owner = self._owner
         zeros = {name: np.zeros_like(each) for name, each in self._model.tensors.items()}
         model = FlowerModel(zeros, self._model.nameless)
-        form = ModelForm(model, arrays, config, weighted_by, owner.train_metrics)
+        form = ModelForm(model, *record_keys(owner.strategy), owner.train_metrics)
         said: dict[str, str | int] = {FORM: form.to_json()}
         if owner.kit is None:
             said[TOLD_KIT] = str(kit)
@@ -429,14 +427,6 @@ class _Rounds(Grid):
 
 NODES_LOOK = 1.0
 """Seconds between two counts of nodes before the run begins."""
-
-FORM_KEYS = {
-    "arrayrecord_key": "arrays",
-    "configrecord_key": "config",
-    "weighted_by_key": "num-examples",
-}
-"""A strategy's attributes for names of records, and Flower's defaults."""
-
 
 # --- waves -------------------------------------------------------------------------
 

@@ -217,8 +217,7 @@ class Links:
 
     def shard_seconds(self, shard: str, sends: bool, message: Any, now: float) -> float:
         """The seconds until a shard's own link has finished a message that is sent now."""
-        size = 0 if self.shards.bandwidth is None else message_bytes(message)
-        if not size or self.shards.bandwidth is None:
+        if self.shards.bandwidth is None or not (size := message_bytes(message)):
             return 0.0
         seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
         return self._enqueue((shard, sends), now, seconds)

@@ -15,10 +15,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import Result
 
 from secureps.client.flower.trainer import FlowerModel
-from secureps.errors import ConfigError, Malformed, Oversized
+from secureps.errors import ConfigError, Malformed, Oversized, TermsRefused
 from secureps.flower import SecureFedAvg, aggregator, post, simulated_holder
 from secureps.flower.aggregator import run_holders, simulated_kit
-from secureps.flower.mod import NodeSettings, objection
+from secureps.flower.mod import NodeSettings, refuse_kind
 from secureps.flower.post import (
     BATCH,
     FORM,
@@ -267,10 +267,12 @@ ALLOWS = Terms(messages=("query.ages",))
 def test_an_app_is_given_what_its_site_allows(
     kind: str, terms: Terms, own: str, heard: str
 ) -> None:
-    said, told = objection(kind, terms)
-    assert bool(said) == bool(own)
-    assert own in said
-    assert heard in told
+    if not own:
+        refuse_kind(kind, terms)
+        return
+    with pytest.raises(TermsRefused, match=own) as refused:
+        refuse_kind(kind, terms)
+    assert heard in refused.value.revealed
 
 
 DIGEST = b"d" * 32

@@ -120,16 +120,25 @@ def _make_result(
         model = FlowerModel.of_record(arrays).tensors
         ours = dict(zip(arrays, model, strict=True))
         ties = {ours[name]: ours[own] for name, own in vars(arrays).get(TIES, {}).items()}
-    config = getattr(strategy, "configrecord_key", "config")
+    records, config, weighted_by = record_keys(strategy)
     served = ServerAppRecords(
         names=tuple(model),
-        arrays=getattr(strategy, "arrayrecord_key", "arrays"),
+        arrays=records,
         config=config,
-        weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
+        weighted_by=weighted_by,
         fits=_list_changes(config, train),
         evaluations=_list_changes(config, evaluate),
     )
     return ServerAppResult(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
+
+
+def record_keys(strategy: Any) -> tuple[str, str, str]:
+    """Returns a strategy's names of arrays, config and number of examples, else Flower's own."""
+    return (
+        getattr(strategy, "arrayrecord_key", "arrays"),
+        getattr(strategy, "configrecord_key", "config"),
+        getattr(strategy, "weighted_by_key", "num-examples"),
+    )
 
 
 def _list_changes(key: str, rounds: Sequence[Any]) -> tuple[RoundRecords, ...]:

@@ -343,8 +343,7 @@ def write_folders(out: Path, folders: Mapping[str, Mapping[str, str]]) -> list[P
     """
     for name, files in folders.items():
         folder = out / name
-        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
-        there = {name for name in there if name.endswith(OWN)}
+        there = {path.name for path in folder.glob("*") if path.name.endswith(OWN)}
         if others := sorted(there - set(files)):
             raise ConfigError(
                 f"{folder} has {others[0]}, which is no part of this: name another folder, or "

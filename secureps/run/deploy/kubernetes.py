@@ -128,30 +128,6 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _container(
-    name: str,
-    image: str,
-    command: Sequence[str],
-    resources: Manifest,
-    more: Mapping[str, str] | None = None,
-) -> Manifest:
-    environment = {**(more or {}), **ENVIRONMENT}
-    return {
-        "name": name,
-        "image": image,
-        "command": list(map(_escape_dollars, command)),
-        "env": [
-            {"name": key, "value": _escape_dollars(value)} for key, value in environment.items()
-        ],
-        "resources": resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-
-
 def _escape_dollars(text: str) -> str:
     return _FILLED.sub(r"\g<0>\g<0>", text)
 
@@ -500,7 +476,8 @@ class _Party:
         made = [manifest("v1", "Service", name, own, spec=inside)]
         if self.cluster.domain:
             public = {**spec, "type": "LoadBalancer", "ports": ports[:1]}
-            host = self.cluster.address(self._place).rpartition(":")[0]
+            place = STANDBY if name == STANDBY else self.kit.name
+            host = self.cluster.address(place).rpartition(":")[0]
             note = {"external-dns.alpha.kubernetes.io/hostname": host}
             metadata = {"name": f"{name}-outside", "labels": own, "annotations": note}
             made.append(manifest("v1", "Service", name, spec=public) | {"metadata": metadata})
@@ -578,23 +555,7 @@ class _Party:
 
     def _pod(self, command: Sequence[str]) -> Manifest:
         """Makes the pod's specification; only a client claims its own volume and has records."""
-        cluster, role = self.cluster, self.kit.role
-        client, serves = role == "client", role in SERVING
-        image = (cluster.client_image if client else None) or cluster.image
-        store, requests = self._store, {"cpu": "250m"}
-        resources: Manifest = {"requests": requests}
-        if (memory := self.federation.needs.get(role)) is not None:
-            requests["memory"] = _mebibytes(memory)
-            if role == "shard":  # whose need is known well
-                resources["limits"] = {"memory": _mebibytes(memory * 3 // 2)}
-        main = _container(role, image, command, resources, store.environment if store else {})
-        if store is not None:  # variables of `env` take precedence
-            main["envFrom"] = [{"secretRef": {"name": store.secret}}]
-        if serves:
-            ports = [("grpc", GRPC), *([("metrics", METRICS)] if self.monitored else [])]
-            main["ports"] = [{"name": name, "containerPort": number} for name, number in ports]
-        if not client:
-            main |= probes(f"{self.kit.name}.toml")
+        cluster, client = self.cluster, self.kit.role == "client"
         shared = {folder or "public": path for folder, path in SHARED.items()}
         mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False)]
         mounts += [_mount(name, path) for name, path in shared.items()]
@@ -613,7 +574,10 @@ class _Party:
         if client:
             claim = {"claimName": f"{self.name}-data"}
             volumes.append({"name": "data", "persistentVolumeClaim": claim})
-        prepare = _container("prepare", image, ["sh", "-c", self._prepare()], resources)
+        prepare, main = (
+            self._container("prepare", ["sh", "-c", self._prepare()]),
+            self._main(command),
+        )
         return {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -628,6 +592,42 @@ class _Party:
             "initContainers": [prepare | {"volumeMounts": [*mounts, _mount("keys", KEYS)]}],
             "containers": [main | {"volumeMounts": [*mounts, _mount("config", CONFIG), *records]}],
             "volumes": volumes,
+        }
+
+    def _main(self, command: Sequence[str]) -> Manifest:
+        role, store = self.kit.role, self._store
+        main = self._container(role, command, store.environment if store else {})
+        if store is not None:  # variables of `env` take precedence
+            main["envFrom"] = [{"secretRef": {"name": store.secret}}]
+        if role in SERVING:
+            ports = [("grpc", GRPC), *([("metrics", METRICS)] if self.monitored else [])]
+            main["ports"] = [{"name": name, "containerPort": number} for name, number in ports]
+        return main if role == "client" else main | probes(f"{self.kit.name}.toml")
+
+    def _container(
+        self, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+    ) -> Manifest:
+        role, requests = self.kit.role, {"cpu": "250m"}
+        resources: Manifest = {"requests": requests}
+        if (memory := self.federation.needs.get(role)) is not None:
+            requests["memory"] = _mebibytes(memory)
+            if role == "shard":  # whose need is known well
+                resources["limits"] = {"memory": _mebibytes(memory * 3 // 2)}
+        own = self.cluster.client_image if role == "client" else None
+        environment = {**(more or {}), **ENVIRONMENT}
+        return {
+            "name": name,
+            "image": own or self.cluster.image,
+            "command": list(map(_escape_dollars, command)),
+            "env": [
+                {"name": key, "value": _escape_dollars(value)} for key, value in environment.items()
+            ],
+            "resources": resources,
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
         }
 
     def _prepare(self) -> str:
@@ -656,10 +656,6 @@ class _Party:
     @property
     def _run(self) -> str:
         return self.federation.plan.section.name
-
-    @property
-    def _place(self) -> str:
-        return STANDBY if self.name == STANDBY else self.kit.name
 
     @property
     def _other(self) -> str:

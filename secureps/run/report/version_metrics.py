@@ -189,7 +189,7 @@ class Line:
         record |= {**self.scores, **self._federated, **self.figures}
         if self.longest is not None:
             record["longest_wait"] = self.longest
-            record["longest_wait_seconds"] = self._longest_seconds
+            record["longest_wait_seconds"] = round(self.waits[self.longest].seconds, 3)
             record["waited_seconds"] = self._seconds(arrived=True)
             record["missed_seconds"] = self._seconds(arrived=False)
         return record
@@ -199,7 +199,7 @@ class Line:
         if self.epsilon is not None:
             named["epsilon"] = self.epsilon
         if self.longest is not None:
-            named["longest_wait_seconds"] = self._longest_seconds
+            named["longest_wait_seconds"] = round(self.waits[self.longest].seconds, 3)
         for kind, arrived in (("waited_seconds", True), ("missed_seconds", False)):
             seconds = self._seconds(arrived)
             named |= {f"{kind}/{client}": value for client, value in seconds.items()}
@@ -208,10 +208,6 @@ class Line:
     @property
     def _federated(self) -> dict[str, float]:
         return {f"{FEDERATED}{name}": value for name, value in self.federated.items()}
-
-    @property
-    def _longest_seconds(self) -> float:
-        return round(max(wait.seconds for wait in self.waits.values()), 3)
 
     def _seconds(self, arrived: bool) -> dict[str, float]:
         return {c: round(w.seconds, 3) for c, w in self.waits.items() if w.arrived is arrived}

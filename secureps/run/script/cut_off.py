@@ -57,31 +57,16 @@ def cut_off(
     command = (sys.executable, "-PB", "-m", f"{__package__}.no_network", str(far.fileno()))
     process = subprocess.Popen(command, pass_fds=[far.fileno()], stdin=subprocess.DEVNULL)
     far.close()
-    channel, turns = Channel(near), threading.Lock()
-
-    def receive() -> tuple[Record, Arrays]:
-        """Waits for an answer; raises the script's error, or ScriptFailed if the process ended."""
-        if (got := channel.receive()) is None:
-            raise ScriptFailed(ENDED)
-        refuse_failure(got[0])
-        return got[0], restore_order(*got)
-
-    def ask(record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
-        with turns:
-            try:
-                channel.send({**record, "order": list(tensors)}, tensors)
-            except OSError:
-                raise ScriptFailed(ENDED) from None
-            return receive()
-
+    channel = Channel(near)
     try:
         try:
-            receive()
+            calls = Calls(channel)
+            calls.receive()
         except ConfigError as error:
             raise _no_namespaces(error) from None
         where = {"script": str(script.absolute()), "state": str(state.absolute())}
-        told, _ = ask({**where, "settings": dict(settings), "name": name}, {})
-        yield CutOffTrainer(ask, [each for each in told.get("has", ()) if each in OPTIONAL])
+        told, _ = calls.ask({**where, "settings": dict(settings), "name": name}, {})
+        yield CutOffTrainer(calls.ask, [each for each in told.get("has", ()) if each in OPTIONAL])
     finally:
         channel.close()
         process.kill()
@@ -96,7 +81,27 @@ def _no_namespaces(why: object) -> ConfigError:
     )
 
 
-ENDED = "the script's process, which has no network, ended"
+class Calls:
+    """Calls a process without a network; calls run one after another."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._lock = channel, threading.Lock()
+
+    def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
+        """Returns the answer; raises the script's error, or ScriptFailed if the process ended."""
+        with self._lock:
+            try:
+                self._channel.send({**record, "order": list(tensors)}, tensors)
+            except OSError:
+                raise ScriptFailed("the script's process, which has no network, ended") from None
+            return self.receive()
+
+    def receive(self) -> tuple[Record, Arrays]:
+        if (got := self._channel.receive()) is None:
+            raise ScriptFailed("the script's process, which has no network, ended")
+        refuse_failure(got[0])
+        return got[0], restore_order(*got)
+
 
 Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
 """Calls a trainer in another process; returns its answer or raises its error."""

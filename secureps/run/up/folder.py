@@ -26,8 +26,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.store import atomic_file
@@ -259,8 +257,8 @@ class Origin:
     pin: str = "off"
 
     def write(self, folder: RunFolder) -> None:
-        text = json.dumps(asdict(self), indent=1, default=str)
-        replace_text(folder.root / ORIGIN, f"{text}\n")
+        record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
+        replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: RunFolder) -> Origin:
@@ -268,7 +266,10 @@ class Origin:
         path = folder.root / ORIGIN
         try:
             record = json.loads(path.read_text())
-            return msgspec.convert(record, cls, dec_hook=lambda kind, value: kind(value))
+            plan, directory = Path(record["plan"]), Path(record["directory"])
+            seed, began = record["unsafe_seed"], float(record["began"])
+            more = (record.get("copies"), bool(record.get("standby", False)))
+            return cls(plan, directory, seed, began, *more, str(record.get("pin", "off")))
         except FileNotFoundError:
             other = f"no origin.json; {_list_runs(folder.root)}"
             if folder.checkpoints.is_dir():
@@ -278,7 +279,7 @@ class Origin:
                     f"HOST:PORT --kit KIT`; `secureps export {folder.root}` writes its model"
                 )
             raise ConfigError(f"{folder.root}: no run of `secureps up`: {other}") from None
-        except (OSError, ValueError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
@@ -320,17 +321,18 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
-    from secureps.store.issuing import create_kit
-
-    create_kit(folder.kit, plan.cipher_parameters, hours=0)
-    issue_parties(folder.kit, cast, ("observer", OBSERVER))
+    make_kit(folder.kit, plan, cast, ("observer", OBSERVER))
     return folder
 
 
-def issue_parties(kit: Path, cast: Cast, *more: tuple[Role, str]) -> None:
-    """Makes the keys of a coordinator, of `more` parties by role and name, and of a cast."""
-    from secureps.store.issuing import issue_all
+def make_kit(kit: Path, plan: Plan, cast: Cast, *more: tuple[Role, str], host: str = "") -> None:
+    """Makes a kit for a coordinator, for `more` parties by role and name, and for a cast.
 
+    `host` is that of the kit's runs (`keyring.demand_host`).
+    """
+    from secureps.store.issuing import create_kit, issue_all
+
+    create_kit(kit, plan.cipher_parameters, hours=0, host=host)
     names: dict[Role, tuple[str, ...]] = {
         "shard": cast.shards,
         "holder": cast.holders,

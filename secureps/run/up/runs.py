@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -249,18 +249,13 @@ class LogReader:
 
 
 def log(
-    root: Path,
-    party: str | None = None,
-    tail: int | None = None,
-    follow: bool = False,
-    pause: Callable[[float], None] = time.sleep,
+    root: Path, party: str | None = None, tail: int | None = None, follow: bool = False
 ) -> Iterator[str]:
     """Yields the lines of one party, or of all parties with their names.
 
     Args:
         tail: the most existing lines; None: all.
         follow: continue with new lines until nobody plays the run.
-        pause: waits PAUSE seconds between two reads.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)
@@ -282,4 +277,4 @@ def log(
         played = is_claimed(folder.root)  # before the read, so that the last one misses nothing
         yield from news(played)
         if played:
-            pause(PAUSE)
+            time.sleep(PAUSE)

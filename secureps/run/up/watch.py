@@ -19,8 +19,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.explain.explanation import row_block_words
@@ -48,11 +46,16 @@ def read_so_far(folder: RunFolder) -> Gathered:
     path = folder.report / "sofar.json"
     try:
         record = json.loads(path.read_text())
-        known = {**record["gathered"], "seconds": record["seconds"]}
-        return msgspec.convert(known, Gathered)
+        known = record["gathered"]
+        return Gathered(
+            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
+            tuple((g, v, scores) for g, v, scores in known["scores"]),
+            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
+            record["seconds"],
+        )
     except FileNotFoundError:
         return Gathered()
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
@@ -90,7 +93,8 @@ class ClientWarnings:
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        self._times = Counter[str]()  # of cuts, by kind, as all that follows
+        # The number of cuts of each kind, the clients that were cut, and the strongest cut's line.
+        self._times = Counter[str]()
         self._cut = {kind: set[str]() for kind in _KINDS}
         self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
         self._silent: dict[str, dict[str, str]] = {}

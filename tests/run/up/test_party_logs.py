@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,7 +57,9 @@ def test_the_end_is_the_last_lines(folder: RunFolder, tail: int | None, lines: i
     assert found == SHARD.splitlines()[5 - lines :]
 
 
-def test_what_comes_is_followed_until_nobody_plays_the_run(folder: RunFolder) -> None:
+def test_what_comes_is_followed_until_nobody_plays_the_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, late = folder.logs / "shard-0.log", folder.logs / "holder-0.log"
 
     def append(to: Path, text: str) -> Callable[[], object]:
@@ -75,7 +78,8 @@ def test_what_comes_is_followed_until_nobody_plays_the_run(folder: RunFolder) ->
     def pause(seconds: float) -> None:
         steps.pop(0)()
 
-    seen = list(log(folder.root, tail=1, follow=True, pause=pause))
+    monkeypatch.setattr("secureps.run.up.runs.time", SimpleNamespace(sleep=pause))
+    seen = list(log(folder.root, tail=1, follow=True))
     assert seen == [
         SHARD.splitlines()[-1],
         "2026-11-23 03:50:00,000 shard-0: half a line",
