@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from secureps.crypto.cipher import Opening
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
@@ -737,7 +738,8 @@ class Member(PinnedParty):
             return
         if self._pinned is None:
             self._write(step, RunPinned(reply.run, reply.placement, reply.shards))
-            self.committees.begin(self._plan, step)
+            if self._plan.opening is Opening.COMMITTEE:
+                self._follower.resume(step)
             if any(at.version for at in reply.next):
                 self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:
