@@ -307,8 +307,8 @@ class Member(PinnedParty):
     @property
     def _budget(self) -> Budget:
         terms = self._settings.terms
-        own = Budget(self._plan, self.name, terms.budget, terms.evaluation)
-        return own if self._lowered is None else own.lower(self._lowered)
+        budgets = [each for each in (terms.budget, self._lowered) if each is not None]
+        return Budget(self._plan, self.name, min(budgets, default=None), terms.evaluation)
 
     # --- Machine ------------------------------------------------------------------
 
