@@ -49,7 +49,6 @@ class Pinned:
     """The run that a party is bound to for good, with its plan and layout."""
 
     record: RunPinned
-    run: RunInfo
     placement: Placement
     plan: Plan
     layout: Layout
@@ -58,9 +57,14 @@ class Pinned:
     @classmethod
     def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
         """Makes the run from its record; raises as `Plan.from_text` and `check_threshold`."""
-        plan, run, placement = Plan.from_text(record.run.plan), record.run, record.placement
+        plan = Plan.from_text(record.run.plan)
         check_threshold(plan, threshold)
-        return cls(record, run, placement, plan, plan.layout(run.schema), record.coming)
+        layout = plan.layout(record.run.schema)
+        return cls(record, record.placement, plan, layout, record.coming)
+
+    @property
+    def run(self) -> RunInfo:
+        return self.record.run
 
     @property
     def shards(self) -> tuple[str, ...]:

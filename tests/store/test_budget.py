@@ -30,6 +30,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
 from secureps.messages.orders import KeyCommittee
+from secureps.messages.records import RunPinned
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
@@ -44,7 +45,7 @@ from tests.kits.command import said
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
 from tests.kits.ledgers import charge, expose, row
 from tests.kits.nursery import ROOT
-from tests.kits.roles_kit import make_plan, make_run
+from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -252,8 +253,7 @@ def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Pa
 
 def pinned_by(**keys: Any) -> Pinned:
     plan = make_plan("plain", **keys)
-    run = make_run(plan)
-    return Pinned(None, run, None, plan, plan.layout(run.schema))  # type: ignore[arg-type]
+    return Pinned.of(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
 
 
 def sealer_of(ledger: BudgetLedger, outbox: MemorySpool | None = None) -> OutboxSealer:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
@@ -782,41 +781,20 @@ class GroupState:
             self.opened_at = after_pause(self.opened_at, since, until)
         self.members.stand_still(since, until)
 
+    def begin_stream(self, at: float) -> None:
+        self.members, self.phase, self.opened_at = Members(), Phase.COLLECTING, at
+        self.reason = "members are asked one by one"
+
+    def end_stream(self, reason: str) -> None:
+        self.let_go(self.pending)
+        self.end_round()
+        self.members, self.phase, self.opened_at = Members(), Phase.WAITING, None
+        self.reason = reason
+
     def close(self, cohort: Cohort | None) -> None:
         """Begins the steps of a cohort; None ends the steps of the last one."""
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = {}
-
-    def apply_to_members(self, at: float, record: records.MembersRecord) -> None:
-        """Folds a record that changes which members train, or which updates wait."""
-        match record:
-            case records.StreamBegan():
-                self.members, self.phase, self.opened_at = Members(), Phase.COLLECTING, at
-                self.reason = "members are asked one by one"
-            case records.StreamEnded(reason=reason):
-                self.let_go(self.pending)
-                self.end_round()
-                self.members, self.phase, self.opened_at = Members(), Phase.WAITING, None
-                self.reason = reason
-            case records.MemberEntered(client=client, clock=clock):
-                self.members.enter(client, clock, at)
-            case records.MemberLeft(client=client, spent=spent):
-                (self.members.exhaust if spent else self.members.leave)(client)
-            case records.MembersReturned(clients=clients):
-                self.sitting_out -= set(clients)
-                self.ask_again(clients)
-            case records.MemberPassed(client=client):
-                self.members.pass_over(client)
-            case records.MemberAsked(client=client, version=version, step=step):
-                self.members.ask(client, Base(version, step), at)
-            case requests.Withdraw(id=id):
-                self.members.refuse(id.client, self.version, at)
-            case records.SubmissionsDropped(ids=ids):
-                self.drop(ids, at)
-                if self.phase is Phase.FOUNDING:
-                    self.coming = {}
-            case _:
-                assert_never(record)
 
 
 @dataclass(slots=True)

@@ -312,9 +312,9 @@ def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
-def judge_answers(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
-    """Finds holders whose answers are off the polynomial of the others, or of `verified` ones."""
-    return judge(tx.plan.committee(asked_holders(tx, group)), _answers(tx, group), verified)
+def judge_answers(tx: Transaction, group: GroupState) -> Verdict:
+    """Finds holders whose answers are off the polynomial of the others."""
+    return judge(tx.plan.committee(asked_holders(tx, group)), _answers(tx, group))
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
@@ -322,5 +322,5 @@ def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
-    verdict = judge_answers(tx, group, interpolate(committee, right))
+    verdict = judge(committee, answers, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
@@ -22,7 +22,7 @@ from secureps.messages.orders import GroupVersion, KeyCommittee, Task
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
-from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
+from secureps.messages.submission import Base, Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
@@ -857,21 +857,36 @@ class CoordinatorState:
                 group.end_cohort(at, reason)
             case records.GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
+            case records.StreamBegan():
+                group.begin_stream(at)
             case records.StreamEnded(reason=reason):
                 self._drop(group, group.pending, reason)
-                group.apply_to_members(at, record)
+                group.end_stream(reason)
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
-                group.apply_to_members(at, record)
+                group.drop(ids, at)
+                if group.phase is Phase.FOUNDING:
+                    group.coming = {}
             case requests.Withdraw(id=id):
                 self._use(id)
-                group.apply_to_members(at, record)
+                group.members.refuse(id.client, group.version, at)
+            case records.MemberEntered(client=client, clock=clock):
+                group.members.enter(client, clock, at)
+            case records.MemberLeft(client=client, spent=spent):
+                (group.members.exhaust if spent else group.members.leave)(client)
+            case records.MembersReturned(clients=clients):
+                group.sitting_out -= set(clients)
+                group.ask_again(clients)
+            case records.MemberPassed(client=client):
+                group.members.pass_over(client)
+            case records.MemberAsked(client=client, version=version, step=step):
+                group.members.ask(client, Base(version, step), at)
             case requests.Prepared(shard):
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
             case _:
-                group.apply_to_members(at, record)
+                assert_never(record)
 
     def _all_hold(self, group: GroupState) -> bool:
         return self.owners(group.name).keys() <= group.closed_cohort.held.keys()

@@ -32,10 +32,6 @@ class Committees:
         self.newest: dict[str, Receipt] = {}
         self.keys = AnnouncedKeys()
 
-    def begin(self, plan: Plan, step: Step) -> None:
-        if plan.opening is Opening.COMMITTEE:
-            self._follower.resume(step)
-
     def hear(self, step: Step, order: SealFor, run: bytes) -> None:
         """Takes a committee, and journals newer keys of its holders, before it seals for them."""
         known, roster = self.keys, self._follower.roster

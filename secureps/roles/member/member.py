@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from secureps.crypto.cipher import Opening
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
@@ -312,8 +313,8 @@ class Member(PinnedParty):
     @property
     def _budget(self) -> Budget:
         terms = self._settings.terms
-        own = Budget(self._plan, self.name, terms.budget, terms.evaluation)
-        return own if self._lowered is None else own.lower(self._lowered)
+        budgets = [each for each in (terms.budget, self._lowered) if each is not None]
+        return Budget(self._plan, self.name, min(budgets, default=None), terms.evaluation)
 
     # --- Machine ------------------------------------------------------------------
 
@@ -770,7 +771,8 @@ class Member(PinnedParty):
             return
         if self._pinned is None:
             self._write(step, RunPinned(reply.run, reply.placement, reply.shards))
-            self.committees.begin(self._plan, step)
+            if self._plan.opening is Opening.COMMITTEE:
+                self._follower.resume(step)
             if any(at.version for at in reply.next):
                 self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:

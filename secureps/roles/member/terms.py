@@ -48,10 +48,6 @@ class Budget:
     budget: float | None
     evaluates: bool = True
 
-    def lower(self, budget: float) -> Budget:
-        """This budget, or the given one if that is lower."""
-        return replace(self, budget=budget if self.budget is None else min(budget, self.budget))
-
     def objection(self) -> str:
         """Returns why this client does not train under this plan; empty if it does."""
         if self.budget is None:

@@ -14,6 +14,7 @@ from secureps.messages.requests import Withdraw
 from secureps.messages.submission import Base, SubmissionId
 from secureps.roles.coordinator import transaction
 from secureps.roles.coordinator.group import GroupState, Members, Phase
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Attendance, Changes
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
@@ -28,6 +29,7 @@ class Followed:
 
     def __init__(self) -> None:
         self.group = GroupState("all", version=0, phase=Phase.COLLECTING, rounds=False)
+        self.state = CoordinatorState({"all": self.group})
         self.changes, self.live, self.own = Changes(), set[str](), Attendance()
         self.barred = {"c6"}
         self.at = 0.0
@@ -37,7 +39,7 @@ class Followed:
         return self.group.members
 
     def write(self, record: records.MembersRecord) -> None:
-        self.group.apply_to_members(self.at, record)
+        self.state.apply(self.at, record)
         self.changes.note(record)
 
     def does(self, what: str, client: str) -> None:
