@@ -290,9 +290,9 @@ def _lists(folder: Path) -> list[Target]:
         ),
         Target(
             "cipher-parameters",
-            ("store.issuing:_read_parameters",),
+            ("store.issuing:_read_kind",),
             (parameters,),
-            kept("cipher.json", issuing._read_parameters),
+            kept("cipher.json", issuing._read_kind),
             cost=10,
         ),
         Target("spool-key", ("store.spool:check_key",), keys, key),

@@ -31,7 +31,7 @@ from secureps.messages.records import Incarnated
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.script.channel import Channel
 from secureps.run.script.cut_off import Calls
-from secureps.store.issuing import _read_parameters, _read_revoked, create_kit
+from secureps.store.issuing import _read_kind, _read_revoked, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_rows import chain_digest, read_row
 from tests.kits.nursery import ROOT
@@ -137,7 +137,7 @@ def test_a_row_of_brackets_is_damaged() -> None:
 
 def test_lists_of_an_issuer_that_are_brackets_are_damaged(tmp_path: Path) -> None:
     create_kit(kit := tmp_path / "kit", CipherParameters("plain", 8, 14))
-    for name, read in (("revoked.json", _read_revoked), ("cipher.json", _read_parameters)):
+    for name, read in (("revoked.json", _read_revoked), ("cipher.json", _read_kind)):
         (kit / "ca" / name).write_text(DEEP)
         (kit / "ca" / name).chmod(0o600)
         with pytest.raises(KitError, match="is damaged"):

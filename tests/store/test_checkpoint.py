@@ -343,8 +343,7 @@ def test_a_manifest_of_an_older_placement_comes_to_nothing(
     worker = CoordinatorWorker(machine, tmp_path)
     for number, epoch in ((1, 0), (1, 1), (1, 0), (1, 1), (0, 2)):
         placement: Any = SimpleNamespace(epoch=epoch)
-        made = worker.work(WriteManifest(number, (), placement, ()))
-        assert (made.number, made.epoch) == (number, epoch)
+        worker.work(WriteManifest(number, (), placement, ()))
     assert written == [(1, 0), (1, 1), (1, 1)]
 
 
