@@ -61,8 +61,6 @@ from tests.kits.roles_kit import (
     works,
 )
 
-# --- joining ----------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("plan", "expected"),
@@ -219,9 +217,6 @@ def test_a_proposal_is_heard_once_of_a_plan_that_freezes_something_and_before_an
         assert not [each for each in step.effects if isinstance(each, Call)]
 
 
-# --- founding ---------------------------------------------------------------------
-
-
 def test_a_founder_offers_its_model_once() -> None:
     client = Client().joined()
     assert works(client.invite(-1)) == [Offer("all", 0)]
@@ -263,9 +258,6 @@ def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
     step = again.invite(-1)
     assert works(step) == []
     assert step.effects == [Say("no founding model of all is sent: it is founded")]
-
-
-# --- pulling ----------------------------------------------------------------------
 
 
 def test_it_trains_when_invited_and_pulled() -> None:
@@ -340,9 +332,6 @@ def test_an_old_invitation_is_not_followed() -> None:
     assert len(asked(client.invite(1))) == 4
 
 
-# --- restarts ---------------------------------------------------------------------
-
-
 def test_sequences_are_never_used_twice() -> None:
     client = Client().joined()
     update = client.trained()
@@ -357,9 +346,6 @@ def test_a_foreign_journal() -> None:
         Client(journal=(coordinator_records.MemberJoined("c0"),))
 
 
-# --- the end ----------------------------------------------------------------------
-
-
 def test_failures_that_do_not_matter() -> None:
     client = Client().joined()
     for request in (requests.Heartbeat("c0"), requests.Telemetry("c0", "all", 0, ())):
@@ -371,9 +357,6 @@ def test_the_end() -> None:
     assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
         Halt("all 2 versions are made")
     ]
-
-
-# --- evaluations ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -413,9 +396,6 @@ def test_without_an_invitation_it_is_early() -> None:
     assert find_readiness(evaluated_plan(), published, None) is Readiness.EARLY
     invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
     assert find_readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
-
-
-# --- leaving ----------------------------------------------------------------------
 
 
 def after(*whats: str) -> Departure:
