@@ -1,4 +1,4 @@
-"""Receipts: signed, of this run, of the right size, charged as planned; and clients' other words."""
+"""Receipts: signed, of this run, of the right size, charged as planned; and other messages."""
 
 import dataclasses
 from collections.abc import Callable

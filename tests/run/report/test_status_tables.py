@@ -454,13 +454,6 @@ def test_of_row_blocks_it_says_how_many_are_done() -> None:
     assert fold_versions(versions) == "0 to 12"
 
 
-def test_unlike_numbers_of_versions_are_told_for_each() -> None:
-    versions = {"table.0": 8, "table.1": 8, "tower": 6}
-    wanted = {"table.0": 8, "table.1": 8, "tower": 6}
-    assert fold_versions(versions, wanted) == "table.0-1 8 of 8 / tower 6 of 6"
-    assert fold_versions(versions | {"table.1": -1}) == "table.0-1 none to 8 / tower 6"
-
-
 def test_what_is_not_founded_says_once_what_it_waits_for() -> None:
     why = "not founded: waits for shard-1 and a first client"
     blocks = [block(k, -1, "founding", why) for k in range(3)]
