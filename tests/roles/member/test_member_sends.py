@@ -259,21 +259,6 @@ def test_blocks_that_left_go_to_the_next_shard_where_theirs_left() -> None:
     assert puts(step) == [(other[h.block], h) for h in update.headers[:2]]
 
 
-def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
-    client = Client(private_plan()).joined()
-    update = client.trained()
-    assert update.receipt.charge is not None
-    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "given up"))
-    once = client.machine._ledger
-    assert once.charges == (update.receipt.charge,)
-    assert client.restarted().machine._ledger == once
-    (task,) = works(client.invite(0))
-    assert task == Reseal(update.receipt, update.headers, 1)
-    again = client.sealed(0, 1)
-    client.contributed(again)
-    assert client.machine._ledger == once, "the same version again costs nothing"
-
-
 def keyed(plan: Plan) -> tuple[Client, Step]:
     """A client whose kit has a holder's cipher key, in a run of this plan."""
     client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, SCHEMA))
