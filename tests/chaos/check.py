@@ -108,9 +108,6 @@ def of_kind(journal: Iterable[Any], kind: type[Any]) -> list[Any]:
     return [record for record in journal if isinstance(record, kind)]
 
 
-# --- what was counted -------------------------------------------------------------
-
-
 def committed_cohorts(journal: list[Any]) -> dict[int, Cohort]:
     """The cohort of every committed version of the group."""
     closed = {
@@ -157,9 +154,6 @@ def once(journal: list[Any]) -> list[str]:
     return found
 
 
-# --- what was spent ---------------------------------------------------------------
-
-
 def _ledgers(world: World) -> list[str]:
     """No ledger is under what was sent: the client's own has all of it, others what they heard."""
     if not world.setting.privacy:
@@ -202,9 +196,6 @@ def lacking(manifest: Manifest, facts: Collection[Fact]) -> list[str]:
         for fact, times in Ledger(facts).tallies()
         if counted.get(fact, 0) < times
     ]
-
-
-# --- the model --------------------------------------------------------------------
 
 
 def _model(world: World) -> list[str]:
@@ -402,9 +393,6 @@ def _noises(known: Known, cohort: Cohort, layout: GroupLayout) -> list[NDArray[n
         np.concatenate([each[min(number, len(each) - 1)] for each in drawn])
         for number in range(max(map(len, drawn)))
     ]
-
-
-# --- what clients keep ------------------------------------------------------------
 
 
 def _kept(world: World) -> list[str]:

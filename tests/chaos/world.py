@@ -4,6 +4,8 @@ The same machines, workers and executors; what is doubled is the network, the di
 processes: each has a clock of its own, which begins where its journal ends.
 """
 
+from __future__ import annotations
+
 import errno
 import random
 import shutil
@@ -16,28 +18,33 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
+from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
 from secureps.messages.coordinator_records import Ending, Finished
+from secureps.messages.member_records import OwnDeed
 from secureps.messages.orders import COME_BACK
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import AskRun, AskStatus, Status, Welcome
+from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Halt, Machine
+from secureps.roles.machine import WORKER, Halt, Leave, Machine
 from secureps.roles.shard.shard import Shard
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names, shard_names
 from secureps.service.environment import Stores
 from secureps.service.executor import Executor
+from secureps.service.process import ActWatch, act_text
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.act_lines import ActLines
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
 from tests.chaos import rosters, shards, takeover
-from tests.chaos.acknowledged import answers
-from tests.chaos.data_holders import DataHolders
 from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
 from tests.chaos.loop import Dead, PartyLoop
@@ -47,8 +54,13 @@ from tests.chaos.plans import SHAPE, kit_of, plan_of
 from tests.chaos.schedule import (
     CHEATS,
     CLIENTS,
+    LOWERS,
     MESSAGES,
+    OWN_ACTS,
+    QUITS,
+    RESTS,
     SHARDS,
+    STOPS,
     TAKEOVERS,
     THRESHOLD,
     WIPED,
@@ -56,10 +68,128 @@ from tests.chaos.schedule import (
     Setting,
     holders_of,
 )
-from tests.chaos.trainers import Subject
 from tests.kits.changing_roster import Issuer
 from tests.kits.cheats import cheats, lies, small_error, spoil_one, spoils
+from tests.kits.evaluations import judged
+from tests.kits.federations import Tensors
+from tests.kits.feedback_kit import Recorded
 from tests.kits.streams import seconds
+
+
+class Subject(Recorded):
+    """A trainer of the federation, which evaluates too; `frozen`: it has a base that stays."""
+
+    def __init__(self, number: int, shape: tuple[int, ...], frozen: bool = False) -> None:
+        super().__init__(number, shape)
+        self._base: Tensors = {"base.scale": np.full(3, 1.5, np.float32)} if frozen else {}
+
+    def parameters(self, seed: int) -> Tensors:
+        return self._base | super().parameters(seed)
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        moving = {name: each for name, each in parameters.items() if name not in self._base}
+        made = super().fit(moving, config)
+        return replace(made, parameters=self._base | made.parameters)
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        return judged(self._number, parameters)
+
+
+DEEDS = {RESTS: OwnDeed.PAUSE, LOWERS: OwnDeed.LOWER_BUDGET, QUITS: OwnDeed.LEAVE}
+LATER = 1.0
+"""Seconds after which it is tried once more, where the client takes part in no run yet."""
+
+
+class DataHolders:
+    """Of the clients of one run; `gone` are those whose client may be in no later version."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._acting = {fault.who for fault in world.faults if fault.kind in OWN_ACTS}
+        self.gone: set[str] = set()
+
+    def watch(self, name: str, executor: Executor) -> None:
+        """A client that has started reads its acts, as its process does."""
+        if name in self._acting:
+            own = self._world._kit.identities[name].public
+            ActWatch(name, executor, self._world._stores[name].folder, own).start()
+
+    def act(self, fault: Fault) -> None:
+        """What a seed says, once the client takes part."""
+        name = fault.who
+        executor = self._world.parties[name]
+        if executor.halted.done() and name not in self._world.down:
+            return
+        if name in self._world.down or not executor.run:
+            self._world.loop.call_later(LATER, partial(self.act, fault))
+            return
+        if fault.kind != RESTS:
+            self.gone.add(name)
+        if fault.kind == STOPS:
+            executor.post(WORKER, Leave("whoever runs this client has stopped it"))
+            return
+        self._note(name, DEEDS[fault.kind], fault.seconds if fault.kind == LOWERS else None)
+        if fault.kind == RESTS:
+            back = partial(self._note, name, OwnDeed.GO_ON)
+            self._world.loop.call_later(fault.seconds, back)
+
+    def _note(self, name: str, what: OwnDeed, budget: float | None = None) -> None:
+        """Writes a line; another process does, at which the client's faults do not strike."""
+        world = self._world
+        if name in world.down:  # whatever becomes of its disk is over then
+            world.loop.call_later(LATER, partial(self._note, name, what, budget))
+            return
+        folder, me = world._stores[name].folder, world._kit.identities[name]
+        if budget is not None and world.plan.section.privacy is not None:
+            try:
+                world._ledgers[name].lower(budget)
+            except ConfigError:  # it has a lower one already: the command refuses, and says no more
+                return
+        with patch.object(world, "_acting", ""):
+            folder.mkdir(parents=True, exist_ok=True)
+            ActLines(folder, name, me, world.loop.now).note(act_text(what, budget))
+
+
+def answers(world: World, party: str, message: Any, answer: Any) -> None:
+    """An answer leaves: what it acknowledges is there after a cut."""
+    if isinstance(answer, SecurepsError) or not isinstance(message, PutBlock | Submit):
+        return
+    journal = world._stores[party].journal
+    assert isinstance(journal, Journal)
+    known: Submit | BlockHeader
+    if isinstance(message, Submit):
+        name, known = str(message.receipt.id), Submit(message.receipt)
+    else:
+        name, known = message.header.key, message.header
+        if not (_durable(world, party, name) or _let_go(world, party, message.header)):
+            world.evidence.broken(f"{party} acknowledged {name} before it was durable")
+    if takeover.lacks(world, party, known):
+        world.evidence.broken(f"{party} acknowledged {name} before its standby had it")
+    if known not in journal.durable:
+        world.evidence.broken(f"{party} acknowledged {name} before that was in its journal")
+
+
+def _durable(world: World, party: str, key: str) -> bool:
+    spool = world._stores[party].spool
+    assert isinstance(spool, DiskSpool)
+    path = spool.path(key)
+    return path.exists() and world._disk.durable(path)
+
+
+def _let_go(world: World, party: str, header: BlockHeader) -> bool:
+    """Whether a shard had a block, and lets go of it rightly: what it was for is settled.
+
+    An answer waits for copies elsewhere, and meanwhile the coordinator may say so.
+    """
+    machine = world.parties[party].machine
+    if not isinstance(machine, Shard) or header in machine.state.spooled.values():
+        return False
+    federation = world.coordinator.federation
+    if header.purpose == OPENED:
+        return federation.groups[header.group].number > header.sequence
+    id = SubmissionId(header.author, header.group, header.sequence)
+    return COORDINATOR in world.lost or federation.settled.of(id) is not None
+
 
 BOUND = 1500.0
 """Virtual seconds after which whoever still waits would wait for ever: no fault lasts so long."""

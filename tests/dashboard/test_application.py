@@ -188,9 +188,6 @@ def test_a_link_with_the_token_may_be_anywhere() -> None:
         assert browser.get(entrance, Sec_Fetch_Site="cross-site")[0] == 303
 
 
-# --- acts ---------------------------------------------------------------------------
-
-
 class Noted(RunActs):
     """Acts on a run that are only noted."""
 
@@ -237,9 +234,6 @@ def test_only_the_page_of_who_may_know_names_acts(role: Role) -> None:
         assert browser.get(f"/act/end?reason={'x' * 20_000}", "POST", Origin=own)[0] == 431
 
 
-# --- who sees what ----------------------------------------------------------------
-
-
 def told(board: Board, role: Role) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(pages(board.facts, Viewer("client-00", role)))
     return found
@@ -256,9 +250,6 @@ def test_an_observer_sees_names_and_others_see_none() -> None:
         else:
             assert whole.keys() == {"operator", "troubles"}
             assert not any(name in json.dumps(whole) for name in CLIENTS)
-
-
-# --- the stream -----------------------------------------------------------------------
 
 
 def test_news_come_when_there_are_some() -> None:
@@ -291,9 +282,6 @@ def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
     assert own["troubles"] == {"ledger": "is damaged"}
     for other in (Viewer("client-01", "client"), Viewer("client-00", "holder")):
         assert json.loads(pages(facts, other)) == {"troubles": {}}
-
-
-# --- callers that are slow or too many ------------------------------------------------
 
 
 LIMIT = 20.0

@@ -216,9 +216,6 @@ def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
     private_plan("local", group=[group])
 
 
-# --- noise on a shard's disk ------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("cipher", "phase"), [("bfv", Phase.OPENING), ("plain", Phase.PREPARING)])
 def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Path) -> None:
@@ -244,13 +241,7 @@ def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Pa
         assert not same(play.model(), expected), "two cohorts never have the same noise"
 
 
-# --- an adaptive clip -------------------------------------------------------------
-
-
 PLACEMENTS = ["local", "distributed", "aggregator"]
-
-
-# --- the same everywhere --------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -271,9 +262,6 @@ def test_a_lost_version_is_made_again_at_its_scale(tmp_path: Path) -> None:
     play.run()
     assert same(play.model(), unharmed.model())
     assert scales(play) == scales(unharmed)
-
-
-# --- what is sent and what comes of it ------------------------------------------------
 
 
 def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
@@ -351,9 +339,6 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
     assert same(simulation.model(), expected)
 
 
-# --- what it spends -------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_count_is_published_under_noise_and_never_without(
@@ -398,9 +383,6 @@ def test_the_shards_noise_covers_the_indicator() -> None:
     assert mechanism is not None
     noise = np.array(drawn) - mechanism.most
     assert abs(noise.var() / mechanism.calibration.variance - 1) < SIGMAS * math.sqrt(2 / 400)
-
-
-# --- who may say what -----------------------------------------------------------------
 
 
 class Scaled(World):
@@ -493,9 +475,6 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     forged = dataclasses.replace(header, digest=payload_digest(values.tobytes()))
     with pytest.raises(Malformed, match="the founding model's last value is the clip's scale"):
         worker.take(requests.PutBlock(forged), values.tobytes())
-
-
-# --- plans, and what is told ----------------------------------------------------------
 
 
 def test_a_model_may_not_use_the_reserved_name() -> None:

@@ -97,9 +97,6 @@ BEST = {"best": {"metric": "accuracy", "goal": "max"}}
 MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
 
 
-# --- the plan ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -171,9 +168,6 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
         examined(evaluated_plan(), tmp_path).run()
 
 
-# --- the end, and the best --------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
     stop = {"patience": 2}
@@ -224,9 +218,6 @@ def test_the_best_is_refused_where_nothing_says_what_it_is(played: Played) -> No
         export(played.folder, played.folder / "best.safetensors", the_best=True)
 
 
-# --- who takes no part ------------------------------------------------------------
-
-
 def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100.0) -> None:
     """Gives clients a budget of their own, as `--budget` does."""
     for name in names:
@@ -252,8 +243,6 @@ def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
     )
     assert simulation.loop.now() < 5.0
 
-
-# --- the designated evaluator -----------------------------------------------------
 
 JUDGE = "client-06"
 
@@ -486,9 +475,6 @@ def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path
     assert coordinator.federation.trail.skipped == {2: f"{JUDGE}: no"}
 
 
-# --- exact through a whole federation -----------------------------------------------
-
-
 def test_evaluating_changes_no_bit_of_the_model(played: Played) -> None:
     assert same(played.published[5], unharmed(versions=5)[0])
 
@@ -524,9 +510,6 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(played: Played)
             total / (examples / MOST_HELD_OUT) * METRICS[name]
             for total, name in zip(totals, names, strict=True)
         ]
-
-
-# --- reports ----------------------------------------------------------------------
 
 
 REPORTS = {"train": {"loss": 10.0}, "query.ages": {"mean": 120.0, "old": 1.0}}

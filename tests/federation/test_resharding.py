@@ -142,9 +142,6 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     assert moved > 1
 
 
-# --- a standby that takes over meanwhile ------------------------------------------
-
-
 MANY = 8
 """Versions, so that all of it is over before the run is."""
 
@@ -166,9 +163,6 @@ def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_pat
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")
     whole(play)
-
-
-# --- every kind of plan -----------------------------------------------------------
 
 
 def alone(folder: Path) -> Simulation:
@@ -208,9 +202,6 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
         assert metrics_of(play) == metrics_of(plain)
     assert placement(play).shards == ("shard-1", NEW)
     assert not journalled(play, CohortBurnt)
-
-
-# --- copies, and disks that are gone ----------------------------------------------
 
 
 def doubled(**changes: Any) -> Plan:
@@ -296,9 +287,6 @@ def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_p
     assert same(play.model(), expected_model())
 
 
-# --- what cannot be done ----------------------------------------------------------
-
-
 def test_noise_of_shards_is_drawn_once_where_blocks_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,9 +308,6 @@ def test_noise_of_shards_is_drawn_once_where_blocks_move(
     assert drawn
     assert len(drawn) == len(set(drawn))
     assert play.versions() == {"all": 4}
-
-
-# --- some groups move -------------------------------------------------------------
 
 
 def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
@@ -386,9 +371,6 @@ def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
     ends(play)
     assert "shard-2" not in placement(play).shards
     assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]
-
-
-# --- copies -----------------------------------------------------------------------
 
 
 def copies_agree(simulation: Simulation) -> None:

@@ -36,9 +36,6 @@ from tests.kits.roles_kit import (
 )
 from tests.kits.stream_parties import MINIMUM, StreamWorld, begun, stream_plan
 
-# --- what is taken, and what is refused -------------------------------------------
-
-
 SSP = {"name": "ssp", "slack": 1, "minimum": MINIMUM}
 BUFFERED = {"name": "buffered", "buffer": 4, "minimum": MINIMUM, "max_staleness": 2}
 
@@ -266,13 +263,7 @@ def test_a_client_outside_its_groups() -> None:
     assert state_of(world.federation) == before
 
 
-# --- what is refused on its way ---------------------------------------------------
-
-
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
-
-
-# --- at the coordinator -----------------------------------------------------------
 
 
 def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0) -> list[Any]:
@@ -338,9 +329,6 @@ def test_what_returns_and_is_refused_is_given_up() -> None:
     assert world.group().version == 1
 
 
-# --- at the client ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("error", [Malformed("bad"), WrongVersion("old"), Conflict("known")])
 def test_a_client_says_that_its_submission_never_comes(error: SecurepsError) -> None:
     client = Client(make_plan("bfv", group=[{"rule": {"name": "ssp", "slack": 1, "minimum": 2}}]))
@@ -359,9 +347,6 @@ def test_where_there_are_rounds_it_says_nothing() -> None:
     made = client.trained()
     step = client.give(COORDINATOR, Failed(requests.Submit(made.receipt), Malformed("bad")))
     assert said(step, requests.Withdraw) == []
-
-
-# --- members that come back after a lapse -----------------------------------------
 
 
 def ssp(slack: int, **changes: float) -> StreamWorld:
@@ -507,9 +492,6 @@ def test_nobody_is_late_who_was_not_asked() -> None:
     assert world.group().members.passed == {"c2", "c3", "c4", "c5"}
     world.send("c3", "c4", "c5")
     assert world.group().version == 1
-
-
-# --- members that keep their lease and send nothing -------------------------------
 
 
 SILENT = "c4"

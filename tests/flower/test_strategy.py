@@ -96,9 +96,6 @@ def test_a_run_is_called_as_its_plan_and_says_where_it_is(
     assert f"the run's folder is {run}" in caplog.text
 
 
-# --- faults: the same bits, whatever is lost or lied ------------------------------
-
-
 def lost(message: Message, play: Reply) -> list[Message]:
     play(message)
     return []
@@ -255,9 +252,6 @@ def test_a_founding_wave_that_is_lost_costs_one_message(
     assert [len(node.seen) for node in grid.nodes.values()] == [3, 4, 3]
 
 
-# --- what is sealed, and what is refused ------------------------------------------
-
-
 def test_nothing_of_the_apps_answer_is_in_what_leaves(watched_run: Watched) -> None:
     for node in watched_run[1].nodes.values():
         for reply in node.replies:
@@ -366,9 +360,6 @@ def test_plans_that_cannot_be(tmp_path: Path, more: str, why: str) -> None:
     path.write_text(path.read_text().replace("[[group]]", more + "\n[[group]]", 1))
     with pytest.raises(PlanRefused, match=why):
         play(tmp_path, simulated(), plan=path)
-
-
-# --- what a user sees -------------------------------------------------------------
 
 
 def test_flowers_own_log_says_rounds_metrics_and_results(
@@ -512,9 +503,6 @@ def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
     assert "Waiting for nodes to connect: 2 connected (minimum required: 3)." in caplog.text
 
 
-# --- apps and nodes that fail -----------------------------------------------------
-
-
 def failing(times: int, partition: int = 1) -> ClientApp:
     """An app whose training at one node fails at first, in words that quote its records."""
     left = times
@@ -574,9 +562,6 @@ def test_a_node_that_was_away_is_asked_again_at_once(
     assert len(grid.nodes[11].seen) == 1 + 1 + 2
 
 
-# --- servers that fail: the ServerApp ends at once, and says why -------------------
-
-
 @pytest.mark.parametrize(("kind", "name"), [(Coordinator, "coordinator"), (Shard, r"shard-\d")])
 def test_a_server_that_fails_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, name: str
@@ -612,9 +597,6 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
         play(tmp_path, simulated())
 
 
-# --- journals of nodes, which every wave reads -------------------------------------
-
-
 def folded(run: Path) -> list[bool]:
     """Whether each node's journal was ever compacted."""
     found = []
@@ -632,9 +614,6 @@ def test_a_node_that_compacts_in_every_wave_comes_to_the_same(
     again = tensors(play(tmp_path / "again", simulated()))
     assert folded(tmp_path / "again" / "run") == [True] * CLIENTS
     same(again, unharmed)
-
-
-# --- public numbers ----------------------------------------------------------------
 
 
 def test_a_node_publishes_its_sites_number_and_others_their_own(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,10 @@ from secureps.messages.scaling import ScalingDecided
 from secureps.run.act import follow
 from tests.kits.command import Printed, typed
 from tests.kits.federations import same, unharmed
-from tests.kits.member_kit import PLAN, Client
 from tests.kits.own_keys import told
 from tests.kits.party_kits import give
 from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
-from tests.kits.roles_kit import HOLDER, SCHEMA, World, configure, make_plan, orders_of
+from tests.kits.roles_kit import HOLDER, SCHEMA, World, make_plan, orders_of
 
 NEW, FULL, GONE, LAST = "shard-2", "shard-1", "shard-0", 1000
 
@@ -159,12 +157,6 @@ def test_who_joined_before_and_watches_after_the_move_hears_of_it() -> None:
         step = stage.give(client, requests.Subscribe(client, ()))
         found = [o.shards for o in orders_of(step, client) if isinstance(o, orders.Configure)]
         assert found == heard
-
-
-def test_a_client_does_not_follow_another_run() -> None:
-    client = Client().joined()
-    order = replace(configure(PLAN, nonce=b"x" * 32), shards=ELSEWHERE)
-    assert client.order(order).effects == []
 
 
 def test_a_run_goes_on_with_a_shard_on_another_port(tmp_path: Path) -> None:

@@ -30,14 +30,12 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import (
-    WORKER,
     Answer,
     Answered,
     Call,
     DiskReports,
     Step,
     WatchLost,
-    Work,
 )
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.executor import AGAIN_SECONDS
@@ -45,7 +43,7 @@ from secureps.store import checkpoint
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
-from tests.kits.executor_kit import TASK, Stage
+from tests.kits.executor_kit import Stage
 from tests.kits.federations import same, small_federation, small_plan, status_of, unharmed
 from tests.kits.ledgers import charge
 from tests.kits.roles_kit import HOLDER, SHARDS, World, make_plan, refused
@@ -288,23 +286,6 @@ def test_what_cannot_be_read_now_is_asked_for_again() -> None:
     stage.play()
     assert isinstance(answer.exception(), NotReady)
     assert not stage.executor.halted.done()
-
-
-def test_a_work_is_done_again_until_the_disk_does_it() -> None:
-    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
-    works: list[str] = []
-
-    def work(task: Any) -> Any:
-        works.append(task)
-        if len(works) < 3:
-            raise FULL
-        return "done"
-
-    stage.worker.work = work  # type: ignore[method-assign]
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    assert works == ["task"] * 3
-    assert stage.machine.heard[-1] == (WORKER, "done")
 
 
 def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:

@@ -3,12 +3,16 @@
 What has ended without having been told to is started again, as whatever supervises a server would.
 """
 
+from __future__ import annotations
+
 import os
+import queue
 import re
 import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,18 +20,80 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.run.preflight import take_over
+from secureps.run.status_client import StatusClient
 from secureps.store.issuing import issue, renew, renew_roster
 from secureps.store.keyring import load_public
+from tests.chaos.operator import AGAINST
 from tests.chaos.real.client import NOTES
 from tests.chaos.real.network import Links
-from tests.chaos.real.operator import Operator
 from tests.chaos.real.schedule import CLIENTS, SPARE, VERSIONS, Setting
 from tests.chaos.real.takeover import has_version, stopped_while_followed, taken_over
 from tests.chaos.schedule import ADDED, FROZEN, GONE, MOVES, TAKEOVERS, Fault
+from tests.chaos.shards import DEEDS
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.processes import ADAM, Processes, plan_text
+
+AGAIN = 0.5
+"""Seconds after which it is said once more."""
+
+
+class Operator:
+    """Acts on one run.
+
+    `wanted` are shards that were added last, and whose processes are to run; `wrong` is what was
+    answered that no operator should hear.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self.wanted, self.wrong = set[str](), list[str]()
+        self._machines, self._over = machines, False
+        self._acts = queue.SimpleQueue[Act]()
+        threading.Thread(target=self._speak, daemon=True).start()
+
+    def demand(self, fault: Fault) -> None:
+        """Does it, once all is done that was demanded before: an act says no more than its name."""
+        if fault.kind in TAKEOVERS:
+            threading.Thread(target=self._command, daemon=True).start()
+        else:
+            self._acts.put(Act(DEEDS[fault.kind].value, fault.who, "chaos"))
+
+    def end(self) -> None:
+        self._over = True
+
+    def _speak(self) -> None:
+        machines, client = self._machines, None
+        while True:
+            act = self._acts.get()
+            client = client or StatusClient(machines.kit(COORDINATOR), COORDINATOR, machines.server)
+            if act.what == ShardDeed.ADD:
+                self.wanted.add(act.party)
+            while not self._over and not self._heard(client, act):
+                time.sleep(AGAIN)
+            if act.what == ShardDeed.REMOVE:
+                self.wanted.discard(act.party)
+
+    def _heard(self, client: StatusClient, act: Act) -> bool:
+        try:
+            client.act(act)
+        except (Refused, UnknownParty) as error:
+            return AGAINST not in str(error)
+        except Malformed as error:
+            self.wrong.append(f"an operator said {act} and heard {error!r}")
+        except SecurepsError:
+            return False
+        return True
+
+    def _command(self) -> None:
+        while not self._over and not taken_over(self._machines):
+            with suppress(OSError, SecurepsError):  # it is not there, or does not follow yet
+                take_over(self._machines.folder / f"{STANDBY}.toml")
+            time.sleep(AGAIN)
+
 
 PORT, PACE, SEED, OTHER_SEED = 7600, 0.5, 3, 4
 TICK, AGAIN = 0.05, 0.5

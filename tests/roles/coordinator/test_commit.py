@@ -38,8 +38,6 @@ from tests.kits.roles_kit import (
     works,
 )
 
-# --- one version ------------------------------------------------------------------
-
 
 def test_a_version_in_six_steps() -> None:
     world = collecting()
@@ -277,9 +275,6 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
     assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"
 
 
-# --- rounds, leases and time ------------------------------------------------------
-
-
 def test_a_round_is_extended_and_then_given_up() -> None:
     world = collecting()
     world.pump(1)
@@ -370,9 +365,6 @@ def test_nobody_is_told_who_does_not_watch() -> None:
     ]
 
 
-# --- checkpoints, the end, incarnations -------------------------------------------
-
-
 def test_a_checkpoint_makes_durable() -> None:
     world = collecting()
     world.pump(8)
@@ -435,9 +427,6 @@ def test_the_run_finishes_when_the_last_version_is_durable() -> None:
     assert orders_of(step, SPARE)[-1] == finish
     late = requests.Submit(world.receipt("c0", 3, 2))
     refused(world, "c0", late, WrongVersion, "takes no updates now")
-
-
-# --- shards that report different bytes of one block ------------------------------
 
 
 FIRST, SECOND = SHARDS
@@ -504,9 +493,6 @@ def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> N
     for made in (sums, other(sums)):
         world.give(FIRST, Held(FIRST, "all", number, made))
         assert world.group().closed_cohort.held[FIRST].sums == made
-
-
-# --- scales -----------------------------------------------------------------------
 
 
 class Scaled(World):

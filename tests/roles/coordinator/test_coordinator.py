@@ -44,8 +44,6 @@ from tests.kits.roles_kit import (
     take,
 )
 
-# --- founding ---------------------------------------------------------------------
-
 
 def test_a_run_is_founded_when_shards_and_holders_are_up() -> None:
     world = World(make_plan("bfv"))
@@ -214,9 +212,6 @@ def test_another_plan_or_roster_does_not_resume_a_run() -> None:
         other.resume(0.0)
 
 
-# --- restarts, addresses, status --------------------------------------------------
-
-
 def test_the_incarnation_rises_above_what_a_shard_or_holder_has_seen() -> None:
     world = World(make_plan("bfv"))
     register = requests.Register("shard-a", "a:1", 1.0, 7)
@@ -272,9 +267,6 @@ def test_status_says_what_is_waited_for() -> None:
     assert status.telemetry == world.coordinator.telemetry
     assert [s.name for s in status.shards] == list(SHARDS)
     assert status.finished == ""
-
-
-# --- who may say what -------------------------------------------------------------
 
 
 def test_nobody_speaks_for_another() -> None:
@@ -373,9 +365,6 @@ def test_what_is_no_request() -> None:
         world.coordinator.inspect("c0", requests.AskRun())
     with pytest.raises(Malformed, match="watches nobody"):
         world.coordinator.subscription()
-
-
-# --- servers that owe an answer ---------------------------------------------------
 
 
 DEADLINE = 10.0

@@ -94,9 +94,6 @@ def other(world: World, seen: int) -> Step:
     return world.give(COORDINATOR, requests.Register(COORDINATOR, "", 1.0, seen, world.run))
 
 
-# --- the fence --------------------------------------------------------------------
-
-
 @BOTH
 def test_it_rules_once_all_shards_and_enough_holders_obey_and_asks_them_in_turn(
     records: tuple[Any, ...],
@@ -207,9 +204,6 @@ def test_who_goes_by_an_older_roster_hears_of_it_in_its_turn(party: str) -> None
     assert [type(order) for order in told] == [orders.RosterChanged, orders.Configure]
 
 
-# --- incarnations that its journal does not know ------------------------------------
-
-
 @BOTH
 @pytest.mark.parametrize("reach", ["first", "second"])
 def test_it_ends_when_a_shard_obeys_another_one(records: tuple[Any, ...], reach: str) -> None:
@@ -265,9 +259,6 @@ def test_a_party_that_is_refused_has_nothing_begun() -> None:
     with pytest.raises(Malformed):
         world.give(FIRST, lies)
     assert world.federation.incarnation == REIGN + 1
-
-
-# --- another coordinator ----------------------------------------------------------
 
 
 def test_the_standby_that_followed_and_took_over_ends_this_one() -> None:
@@ -375,9 +366,6 @@ def test_that_a_shard_left_is_known_to_a_standby_that_is_confirmed_again() -> No
     assert world.federation.reigns.left == [SECOND]
     assert StandbyFollows(ONE) in world.give(WORKER, StandbyFollows(ONE)).records
     assert world.federation.reigns.left == []
-
-
-# --- which coordinators a journal knows of ----------------------------------------
 
 
 def fold(*records: Incarnated | StandbyFollows) -> Reigns:

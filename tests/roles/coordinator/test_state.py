@@ -21,7 +21,6 @@ from secureps.messages import (
     requests,
     shard_records,
 )
-from secureps.messages.charge import Charge
 from secureps.messages.orders import Settled
 from secureps.messages.requests import Checkpointed, CohortSteps, Prepared, Status, Submit, Withdraw
 from secureps.messages.submission import Base, Outcome, SubmissionId
@@ -217,16 +216,6 @@ def test_a_restart_in_the_middle_of_resending() -> None:
     again.pump()
     assert again.federation.finished
     assert again.group().number == 2
-
-
-def test_a_charge_counts_once() -> None:
-    federation = CoordinatorState({"all": GroupState("all")})
-    charge = Charge("c0", "all", 0, 1.0, 0.1, 4)
-    for _ in range(2):
-        federation.apply(0.0, charge)
-    assert federation.ledger.charges == (charge,)
-    federation.apply(0.0, dataclasses.replace(charge, version=1))
-    assert federation.ledger.count("c0") == 2
 
 
 def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None:

@@ -62,8 +62,6 @@ from tests.kits.roles_kit import (
     works,
 )
 
-# --- joining ----------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("plan", "expected"),
@@ -220,9 +218,6 @@ def test_a_proposal_is_heard_once_of_a_plan_that_freezes_something_and_before_an
         assert not [each for each in step.effects if isinstance(each, Call)]
 
 
-# --- founding ---------------------------------------------------------------------
-
-
 def test_a_founder_offers_its_model_once() -> None:
     client = Client().joined()
     assert works(client.invite(-1)) == [Offer("all", 0)]
@@ -264,9 +259,6 @@ def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
     step = again.invite(-1)
     assert works(step) == []
     assert step.effects == [Say("no founding model of all is sent: it is founded")]
-
-
-# --- pulling ----------------------------------------------------------------------
 
 
 def test_it_trains_when_invited_and_pulled() -> None:
@@ -341,9 +333,6 @@ def test_an_old_invitation_is_not_followed() -> None:
     assert len(asked(client.invite(1))) == 4
 
 
-# --- restarts ---------------------------------------------------------------------
-
-
 def test_sequences_are_never_used_twice() -> None:
     client = Client().joined()
     update = client.trained()
@@ -356,9 +345,6 @@ def test_sequences_are_never_used_twice() -> None:
 def test_a_foreign_journal() -> None:
     with pytest.raises(InternalError, match="a member's journal has no MemberJoined"):
         Client(journal=(coordinator_records.MemberJoined("c0"),))
-
-
-# --- the end ----------------------------------------------------------------------
 
 
 def test_failures_that_do_not_matter() -> None:
@@ -379,9 +365,6 @@ def test_a_client_of_a_failed_run_says_when_to_start_it_again() -> None:
     (halt,) = Client().joined().order(orders.Finish(1, "too few are left", "TooFew")).effects
     text = "too few are left; once the coordinator has been started again, start this client again"
     assert halt == Halt(text, TooFew)
-
-
-# --- evaluations ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -421,9 +404,6 @@ def test_without_an_invitation_it_is_early() -> None:
     assert find_readiness(evaluated_plan(), published, None) is Readiness.EARLY
     invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
     assert find_readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
-
-
-# --- leaving ----------------------------------------------------------------------
 
 
 def after(*whats: str) -> Departure:

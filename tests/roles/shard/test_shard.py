@@ -91,8 +91,6 @@ from tests.kits.shard_kit import (
     shelved,
 )
 
-# --- greeting ---------------------------------------------------------------------
-
 
 def test_what_two_checkpoints_may_still_ask_for_is_kept() -> None:
     desk = Desk().founded()
@@ -146,9 +144,6 @@ def test_it_halts_when_the_coordinator_will_not_have_it() -> None:
     desk = Desk()
     failed = Failed(requests.Register("shard-a", "", 1.0, 0), UnknownParty("no such shard"))
     assert desk.give(COORDINATOR, failed).effects == [Halt("Register: no such shard", UnknownParty)]
-
-
-# --- what may come in -------------------------------------------------------------
 
 
 def test_blocks_of_a_submission_come_in_once() -> None:
@@ -265,9 +260,6 @@ def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
         desk.shard.inspect("c0", requests.PutBlock(other))
 
 
-# --- what goes out ----------------------------------------------------------------
-
-
 def test_differences_from_a_version_that_the_asker_has() -> None:
     """If all versions between are on record, and the differences are shorter than the block."""
     rule = {"quorum": 3, "minimum": 2}
@@ -336,9 +328,6 @@ def test_sums_go_to_holders_alone() -> None:
         refused(desk, HOLDER, dataclasses.replace(ask, **changes), error, "run|placed")
 
 
-# --- restarts ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cipher", PLANS)
 def test_a_restart_after_any_record_knows_the_same(cipher: str) -> None:
     desk = Desk(cipher).founded()
@@ -375,9 +364,6 @@ def test_a_foreign_journal() -> None:
     desk = Desk()
     with pytest.raises(InternalError, match="a shard's journal has no MemberJoined"):
         desk.shard.apply(0.0, coordinator_records.MemberJoined("c0"))
-
-
-# --- sums of keys -----------------------------------------------------------------
 
 
 def summed() -> tuple[Desk, Cohort, int]:
@@ -418,9 +404,6 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)
 
 
-# --- which blocks it accepts ------------------------------------------------------
-
-
 PEER = SHARDS[1]
 MINE, OTHERS = 0, 1
 """A block of which shard-a is the primary, and one of which it has the copy."""
@@ -451,9 +434,6 @@ def test_an_author_sends_to_the_primary_that_both_know() -> None:
     known = configure(made.plan)
     made.order(dataclasses.replace(known, placement=known.placement.without(PEER)))
     assert made.shard.inspect("c0", block)
-
-
-# --- which payloads it serves -----------------------------------------------------
 
 
 def desk() -> Desk:
@@ -516,9 +496,6 @@ def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPat
     assert ask(made, "c0", 1, block=0) == pulled
 
 
-# --- reports of its memory --------------------------------------------------------
-
-
 def report(shard: str, version: int, *values: float) -> Telemetry:
     names = (MEMORY, RESIDENT, HITS, WAITS, WAIT_SECONDS)
     figures = tuple(Figure(name, value) for name, value in zip(names, values))
@@ -540,9 +517,6 @@ def test_it_is_told_in_a_line() -> None:
 def test_what_is_no_number_is_passed_over() -> None:
     assert memory_used([report("a", 1, math.nan, 1, 1, 1, 1.0)]) == {}
     assert memory_used([report("a", 1, 9, 1, 1, 1, math.inf)]) == {}
-
-
-# --- too little memory --------------------------------------------------------------
 
 
 def limited(memory: int | None) -> Desk:

@@ -26,7 +26,6 @@ from tests.kits.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Linux alone")
 
-LONG = 20.0
 
 TELLS = """
 import json, logging, os, random, secrets, signal, sys

@@ -1,22 +1,36 @@
 """`secureps simulate`: a scenario is a function of its file, drop-outs and all."""
 
+import gc
 import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
-from secureps.errors import ConfigError
+from secureps.client.trainer import blamed
+from secureps.compiled import kernel_folder
+from secureps.errors import ConfigError, DiskFailed
+from secureps.files.objects import ObjectStore
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.requests import Submit
+from secureps.run import cli
 from secureps.run.api import RunResult
+from secureps.run.export import export
+from secureps.run.processes.signals import Terminated
 from secureps.run.report.version_metrics import Extras
+from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulate import Play, simulate
+from secureps.run.simulate.simulate import SELDOM, Play, collecting_seldom, simulate
 from secureps.store.checkpoint import read_state
-from tests.kits import extras_kit
+from secureps.tracebacks import find_fatal_line, locate_crash
+from tests.kits import extras_kit, whole_steps
+from tests.kits.command import said
+from tests.kits.federations import same
 from tests.kits.nursery import ROOT
 
 SCRIPT = ROOT / "clients" / "digits_torch.py"
@@ -282,3 +296,163 @@ def test_clients_whose_script_fails_are_named_where_the_run_goes_on(tmp_path: Pa
     )
     assert sum(failed.fullmatch(line) is not None for line in said) == 1, said
     assert failed.fullmatch(json.loads((out / "summary.json").read_text())["notes"][0])
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return whole_steps.scenario(tmp_path, versions=3)
+
+
+def test_all_checkpoints_are_at_the_store(whole: Path, tmp_path: Path) -> None:
+    url, out = f"file://{tmp_path}/store", tmp_path / "report"
+    said(cli.app, "simulate", whole, "--out", out, "--copies", url)
+    made = export(f"{url}/report", tmp_path / "copied.safetensors")
+    assert made.versions == {"all": 3}
+    model = load_file(out / "model.safetensors")
+    assert same(load_file(tmp_path / "copied.safetensors"), model)
+    kept = {path.name for path in (out / "checkpoints").iterdir()}
+    assert kept <= {path.name for path in (tmp_path / "store/report/checkpoints").iterdir()}
+    without = simulate(whole, tmp_path / "without", lambda text: None)
+    assert same(load_file(without / "model.safetensors"), model)
+
+
+def test_a_place_that_has_something_is_refused_before_the_folder_is_made(
+    whole: Path, tmp_path: Path
+) -> None:
+    url, out = f"file://{tmp_path}/store", tmp_path / "report"
+    ObjectStore(f"{url}/report/checkpoints/000001").create("manifest.json", b"another's")
+    with pytest.raises(ConfigError, match=r"--copies: .*/report/checkpoints has something"):
+        simulate(whole, out, lambda text: None, copies=url)
+    with pytest.raises(ConfigError, match="--copies: nowhere/report/checkpoints: no URL"):
+        simulate(whole, out, lambda text: None, copies="nowhere")
+    assert not out.exists()
+
+
+def test_a_store_that_refuses_to_the_end_is_told_and_the_report_is_there(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ObjectStore, name: str, data: bytes) -> None:
+        raise DiskFailed(f"{self.name}/{name}: it is full")
+
+    monkeypatch.setattr(ObjectStore, "create", refuse)
+    out = tmp_path / "report"
+    with pytest.raises(DiskFailed, match=r"not all of them at the store: .*: it is full"):
+        simulate(whole, out, lambda text: None, copies=f"file://{tmp_path}/store")
+    assert (out / "summary.json").exists()
+
+
+THRESHOLDS = (2_000, 20, 20)
+"""Other ones than a play's, which are those of all tests."""
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def switched(thresholds: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Python is told, in a process that holds nothing back; what the tests hold stays so."""
+    told: list[str] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+    monkeypatch.setattr(gc, "freeze", lambda: told.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: told.append("unfreeze"))
+    return told
+
+
+def test_cycles_are_looked_for_as_before_once_a_play_is_over(switched: list[str]) -> None:
+    def play() -> None:
+        with collecting_seldom() as settled:
+            assert gc.get_threshold() == SELDOM
+            assert switched == ["freeze"]
+            settled()
+            assert switched == ["freeze", "freeze"]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        play()
+    assert gc.get_threshold() == THRESHOLDS
+    assert switched == ["freeze", "freeze", "unfreeze"]
+
+
+def test_what_others_hold_back_stays_held(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
+    with collecting_seldom() as settled:
+        assert gc.get_threshold() == SELDOM
+        settled()
+    assert gc.get_threshold() == THRESHOLDS
+    assert switched == []
+
+
+PAUSE = "time.sleep(self.pace)"
+
+
+def ending(how: str) -> str:
+    """A script of which one client ends its process."""
+    return whole_steps.SCRIPT.replace(PAUSE, f"if self.number == 1: {how}").replace(
+        "import time", "import ctypes, signal"
+    )
+
+
+def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
+    path = whole_steps.scenario(tmp_path, script=ending("ctypes.string_at(0)"))
+    line = next(n for n, text in enumerate(whole_steps.SCRIPT.splitlines(), 1) if PAUSE in text)
+    ended = subprocess.run(
+        [sys.executable, "-m", "secureps", "simulate", path, "--out", tmp_path / "out"],
+        cwd=tmp_path,
+        env={
+            "PYTHONPATH": str(ROOT),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "SECUREPS_KERNELS": str(kernel_folder().parent),  # not compiled again for this home
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode < 0
+    assert f'client.py", line {line} in fit' in ended.stderr
+    assert "error: client-01's fit ended the simulation's process" in ended.stderr
+
+
+def test_one_that_is_told_to_end_blames_no_script(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = whole_steps.scenario(tmp_path, script=ending("signal.raise_signal(signal.SIGTERM)"))
+    lines = list[str]()
+    with pytest.raises(Terminated):
+        simulate(path, tmp_path / "out", lines.append)
+    assert lines[-1].startswith(f"stopped: {tmp_path / 'out'} has what there was until then")
+    assert "ended the simulation's process" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_listens_no_longer_than_it_lasts() -> None:
+    with naming_last_call(), blamed("fit", "client-01"):
+        pass
+    with blamed("fit", "client-01"):
+        pass  # the file is closed, and nobody writes to it
+
+
+def test_the_thread_that_crashed_is_the_one_that_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "holder.py"
+    script.write_text("")
+    dump = f"""Fatal Python error: Aborted
+
+Thread 0x1 (most recent call first):
+  File "{script}", line 3 in waits
+
+Current thread 0x2 (most recent call first):
+  File "{__file__}", line 9 in fit
+  File "{script}", line 7 in other
+""".splitlines()
+    assert locate_crash(dump) == "test_simulate.py:9 in fit"
+    assert locate_crash([*dump[:4]]) == "holder.py:3 in waits"
+    assert find_fatal_line(dump) == "Fatal Python error: Aborted"
+    assert (locate_crash([]), find_fatal_line([])) == ("", "")

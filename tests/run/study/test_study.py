@@ -2,10 +2,15 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -30,6 +35,8 @@ from secureps.run.study import (
     study,
 )
 from tests.kits.flower_apps import SERVER, project
+from tests.kits.nursery import ROOT
+from tests.kits.polling import until
 
 pytestmark = pytest.mark.slow
 
@@ -348,3 +355,35 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     console = screen()
     _tell_founding(played, section_of(played), console)
     assert any("its optimizer (name = fedadam" in line for line in said(console))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    path, temporary = scenario(tmp_path, "target = 0.6", "target = 2.0"), tmp_path / "temporary"
+    path.write_text(path.read_text().replace("seconds = 200.0", "seconds = 1e9"))
+    temporary.mkdir()
+    options = ("--out", tmp_path / "out", "--workers", "1")
+    played = subprocess.Popen(
+        [sys.executable, "-m", "secureps", "study", path, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+    )
+    until(lambda: list(temporary.glob("tmp*")))  # its trial is being played
+    workers = psutil.Process(played.pid).children(recursive=True)
+    assert [each for each in workers if "spawn_main" in " ".join(each.cmdline())]
+    played.send_signal(number)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    for each in alive:
+        each.kill()
+    said = played.communicate(timeout=20)[0]
+    assert not alive
+    assert played.returncode == code, said
+    assert "plays 6 trials at most, 1 at a time; up to 1e+09 virtual seconds each\n" in said
+    if number != signal.SIGKILL:
+        assert "Traceback" not in said
+    assert not list(temporary.glob("tmp*")), "its trial's files"

@@ -1,4 +1,4 @@
-"""A run's folder has a kit and a configuration file for every party that the plan asks for."""
+"""A run's folder: one run at a time, a kit and a file for every party that the plan asks for."""
 
 from pathlib import Path
 
@@ -8,8 +8,18 @@ from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.site_files import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
+from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.up.folder import Cast, RunFolder, make_folder, write_servers
+from secureps.run.up.folder import (
+    Cast,
+    RunFolder,
+    claim_folder,
+    is_claimed,
+    make_folder,
+    new_folder,
+    write_servers,
+)
+from secureps.store import atomic_file
 from secureps.store.keyring import check_fits, load_holder_secret, load_public
 
 PLAN = """
@@ -94,3 +104,46 @@ def test_shards_have_the_memory_that_the_plan_says(tmp_path: Path) -> None:
     section = parse(ServeSection, read_toml(run.config("shard-0")), "shard-0")
     assert section.memory is not None
     assert memory_bytes(section.memory) == 64 << 20
+
+
+def test_what_is_not_there_or_empty_is_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        new_folder(tmp_path / "deep" / "run")
+    assert list((tmp_path / "deep" / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("origin.json", "holds a run of `secureps up`, which `secureps resume {root}` goes on"),
+        ("table.md", "holds a report of `secureps study` already"),
+        ("metrics.jsonl", "holds a report of `secureps simulate` already: name a folder of its"),
+        ("notes.txt", "is not empty: name a folder of its own by --out, or remove this one"),
+    ],
+)
+def test_what_a_folder_holds_is_told(file: str, told: str, tmp_path: Path) -> None:
+    root = tmp_path / "digits"
+    (root / "checkpoints").mkdir(parents=True)
+    (root / file).write_text("{}")
+    with pytest.raises(ConfigError) as caught:
+        new_folder(root)
+    assert str(caught.value).startswith(f"{root} {told.format(root=root)}")
+
+
+def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    for ask in ("lock_file", "is_held"):
+        monkeypatch.setattr(atomic_file, ask, refused)
+    said = "cannot lock: No locks available"
+    with pytest.raises(OperatorError, match=said), claim_folder(tmp_path):
+        pass
+    with pytest.raises(OperatorError, match=said):
+        is_claimed(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file is a file: name a folder"):
+        new_folder(tmp_path / "file")
