@@ -1,20 +1,26 @@
-"""Options, environment variables and the class of tools that several commands share."""
+"""Options, environment variables, errors and the class of commands that several modules share."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal, TypeVar
 
 import click
 import typer
-from typer.core import TyperOption
+from typer.core import TyperCommand, TyperOption
 from typer.main import get_command
 
-if TYPE_CHECKING:
-    from secureps.store.kit_files import Passphrases
+from secureps.errors import SecurepsError, exit_status
+from secureps.service.logs import ignore_output_errors
+from secureps.tracebacks import with_fault
+from secureps.wording import one_line
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -75,12 +81,6 @@ PassphraseFd = Annotated[
         help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
     ),
 ]
-
-
-def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
-    from secureps.store.kit_files import Passphrases
-
-    return Passphrases(descriptor, new)
 
 
 Threads = Annotated[
@@ -157,25 +157,6 @@ LogFormat = Annotated[
 ]
 
 
-def _join_lines(tool: typer.Typer) -> None:
-    """Joins the lines of each paragraph of help, so that the terminal's width wraps them."""
-    for each in tool.registered_commands:
-        text = each.help or inspect.getdoc(each.callback) or ""
-        each.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-    for group in tool.registered_groups:
-        if group.typer_instance is not None:
-            _join_lines(group.typer_instance)
-
-
-def _hide_absent_variables(command: click.Command) -> None:
-    """Keeps "(env var: 'None')" out of errors about options without a variable."""
-    for each in command.params:
-        if isinstance(each, TyperOption) and not each.envvar:
-            each.show_envvar = False
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _hide_absent_variables(below)
-
-
 def repeat_words(*left_out: str) -> list[str]:
     """Returns the words of the current command, without the options that are left out.
 
@@ -196,17 +177,64 @@ def repeat_words(*left_out: str) -> list[str]:
     return [str(context.info_name), *options, "--", *arguments]
 
 
-class Tool(typer.Typer):
-    """A `typer.Typer` that builds its commands when it is first called."""
+class Command(TyperCommand):
+    """A command of a module that is imported when the command is called, and not for its name.
 
-    _commands: click.Command | None = None
+    Args:
+        function: "MODULE:FUNCTION" below `secureps`. The function's docstring has what the
+            command's help says after its first paragraph.
+        line: the first paragraph of its help, which the list of commands shows.
+        panel: the part of that list.
+    """
 
-    def commands(self) -> click.Command:
-        if self._commands is None:
-            _join_lines(self)
-            self._commands = get_command(self)
-            _hide_absent_variables(self._commands)
-        return self._commands
+    def __init__(self, name: str, function: str, line: str, panel: str) -> None:
+        super().__init__(name, help=line, rich_help_panel=panel)
+        self.function, self.line = function, line
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.commands()(*args, **kwargs)
+    @cached_property
+    def loaded(self) -> click.Command:
+        """The whole command, with its options; imports its module."""
+        function = resolve_name(f"secureps.{self.function}")
+        paragraphs = [self.line, *(inspect.getdoc(function) or "").split("\n\n")]
+        # The terminal's width wraps a paragraph, and no line of the source does.
+        text = "\n\n".join(" ".join(each.split()) for each in paragraphs).strip()
+        tool = typer.Typer(add_completion=False)
+        tool.command(self.name, help=text)(function)
+        return hide_absent_variables(get_command(tool))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        return self.loaded.make_context(info_name, args, parent, **extra)
+
+
+C = TypeVar("C", bound=click.Command)
+
+
+def hide_absent_variables(command: C) -> C:
+    """Keeps "(env var: 'None')" out of errors about options without a variable."""
+    for each in command.params:
+        if isinstance(each, TyperOption) and not each.envvar:
+            each.show_envvar = False
+    return command
+
+
+def complain(error: Exception) -> SecurepsError:
+    """Prints an error as one line; returns it as an error that says whose fault it is."""
+    known = with_fault(error)
+    typer.secho(f"error: {one_line(known)} ({known.fault} fault)", fg=typer.colors.RED, err=True)
+    return known
+
+
+@contextmanager
+def as_a_party() -> Iterator[None]:
+    """Exits with `errors.exit_status`, which tells a supervisor whether a restart can help."""
+    ignore_output_errors()
+    try:
+        yield
+    except SecurepsError as error:
+        raise typer.Exit(exit_status(complain(error))) from None

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
@@ -17,9 +20,20 @@ from secureps.policy.plan import Plan
 from secureps.run.report.terminal import fold_versions
 from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, demand_owner, read_pinned, read_run, restore
+from secureps.store.backup import backup as make_backup
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
+
+
+def backup(
+    state: Annotated[Path, typer.Argument(metavar="STATE", help="A party's state folder.")],
+    out: Annotated[Path, typer.Option(metavar="COPY", help="A folder of its own, to be made.")],
+) -> None:
+    """Journal and log are copied at one moment. Keep the copy as secret as the folder,
+    because a client's copy has its seed. The kit is not copied.
+    """
+    typer.echo(f"copied {state} to {out}: {make_backup(state, out)} rows of its journal")
 
 
 def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
@@ -98,3 +112,17 @@ def _describe_part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
             if known:
                 return f"{part} version {fold_versions(known)}"
     return f"no part of a checkpoint is in {checkpoints}"
+
+
+def print_restore(
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="What `backup` made.")],
+    state: Annotated[Path, typer.Option(metavar="DIR", help="The state folder to bring back.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The party's start-up kit.")],
+    name: Annotated[str, typer.Option(help="Whose it is, on the kit's roster.")],
+) -> None:
+    """A shard's copy is always accepted, and what it may lack is printed. A copy of a
+    coordinator, key holder or client is refused if the party has done more since,
+    because the party would forget what it has said or spent.
+    """
+    for line in bring_back(copy, state, kit, name):
+        typer.echo(line)

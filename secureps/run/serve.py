@@ -8,6 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.site_files import ServeSection
@@ -23,11 +26,12 @@ from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
 from secureps.run.initial_schema import read_initial_schema
+from secureps.run.options import LogFormat, PassphraseFd, as_a_party
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
-from secureps.service.logs import LogFormat, logging_as, tell
+from secureps.service.logs import logging_as, tell
 from secureps.service.metrics import Metrics, serve_metrics, spooled_bytes
 from secureps.service.one_wave import answer_batches, play_wave
 from secureps.service.pinning import pin_process
@@ -157,6 +161,30 @@ def serve(
             raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
         make = partial(_serve_coordinator, standby=True) if standby else SERVERS[role]
         make(serving)
+
+
+def serve_party(
+    role: Annotated[
+        Literal["coordinator", "shard", "keyholder"],
+        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
+    ],
+    config: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
+        ),
+    ],
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Follow the coordinator that FILE names.")
+    ] = False,
+    passphrase_fd: PassphraseFd = None,
+    log_format: LogFormat = "text",
+) -> None:
+    """If it is killed, the same command continues where it was. STATE/address says
+    where it listens.
+    """
+    with as_a_party():
+        serve(role, config, log_format, passphrase_fd, standby)
 
 
 def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.PublicKit:

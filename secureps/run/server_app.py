@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from secureps.client.initial_model import KEY, ServerAppResult, write_served
@@ -18,7 +19,7 @@ from secureps.client.script import Script, is_flower_app
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
 from secureps.config.sections import refuse_misplaced, toml_tables
-from secureps.crypto.sampling import Seed
+from secureps.crypto.sampling import SecretSeed, Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import initial_path
 from secureps.policy.plan import Plan, load_plan
@@ -147,3 +148,17 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
         f"version 0: {model}; give it to every holder: `secureps join --set initial={model}`",
     ):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def flower(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
+) -> None:
+    """Writes DIR/plan.toml, with the strategy's optimizer, and
+    DIR/initial.safetensors: version 0 and the messages to clients in every
+    version. Says what was taken; a ServerApp with code of its own is refused.
+    `up`, `simulate` and `check --run-script` do this by themselves.
+    """
+    prepare(plan, out, SecretSeed.from_os(), Console())

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-import typer.main
 from rich.text import Text
 
 from secureps import __version__
@@ -19,11 +16,9 @@ from secureps.client import runner
 from secureps.client.runner import Joining
 from secureps.errors import InternalError, Unreachable
 from secureps.run import cli
-from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys, roster
 from secureps.run.report.version_metrics import Extras
 from secureps.run.up.programs import Order
-from tests.kits.command import typed
+from tests.kits.command import commands, typed
 from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
@@ -71,21 +66,12 @@ def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
     assert "None" not in said
 
 
-def helps(command: click.Command) -> Iterator[tuple[str, str]]:
-    """Yields every help text of a command and of those below it, with the command's name."""
-    yield str(command.name), command.help or ""
-    for parameter in command.params:
-        yield f"{command.name} {parameter.name}", getattr(parameter, "help", None) or ""
-    for below in getattr(command, "commands", {}).values():
-        yield from helps(below)
-
-
-@pytest.mark.parametrize("tool", [cli.app, keys, roster, deploy])
-def test_help_shows_the_words_that_stand_in_brackets(tool: typer.Typer) -> None:
+def test_help_shows_the_words_that_stand_in_brackets() -> None:
     """Without a backslash a plan's [scaling] is taken for a style, and left out."""
-    for where, text in helps(typer.main.get_command(tool)):
-        styles = {str(span.style) for span in Text.from_markup(text).spans}
-        assert styles <= {"red"}, where
+    for name, command in commands():
+        for text in (command.help, *(getattr(each, "help", None) for each in command.params)):
+            styles = {str(span.style) for span in Text.from_markup(text or "").spans}
+            assert styles <= {"red"}, name
 
 
 def test_version() -> None:
@@ -125,9 +111,7 @@ def test_what_is_not_there_is_one_line(
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels and --profile, which a command takes before its name, a project's own, and
     --dashboard and --hold: what shows a run knows of clients, and they not of that."""
-    tool = typer.main.get_command(cli.app)
-    assert isinstance(tool, click.Group)
-    command = tool.commands["join"]
+    command = dict(commands())["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
@@ -243,7 +227,8 @@ def test_one_thread_unless_told_otherwise(
     def play(*_: object, **__: object) -> None:
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
-    monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
+    name = {"up": "play_plan", "simulate": "play_scenario"}[command]
+    monkeypatch.setattr(f"secureps.run.play.{name}", play)
     typed(command, "x.toml")
     assert seen == [threads]
 
@@ -266,8 +251,8 @@ def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
         assert more == {"engine": "here", "copies": None}
         seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
 
-    monkeypatch.setattr("secureps.run.up.up.up", play_up)
-    monkeypatch.setattr("secureps.run.simulate.simulate.simulate", play_simulate)
+    monkeypatch.setattr("secureps.run.play.play_plan", play_up)
+    monkeypatch.setattr("secureps.run.play.play_scenario", play_simulate)
     for command in ("up", "simulate"):
         typed(command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml")
         typed(command, "x.toml")
@@ -292,7 +277,7 @@ def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
     """Of a process of its own: what counts is what is set before grpc is imported."""
     code = (
         "import os, sys; from secureps.run import cli; assert 'grpc' not in sys.modules; "
-        "cli.root(); import secureps.wire.grpc.client; print(os.environ['GRPC_VERBOSITY'])"
+        "import secureps.wire.grpc.client; print(os.environ['GRPC_VERBOSITY'])"
     )
     own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}

@@ -1,25 +1,19 @@
-"""Commands are made once a process; a message names no option that its command does not have."""
+"""Forks have their commands' modules; a message names no option that a command does not have."""
 
 from __future__ import annotations
 
 import ast
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
-from typer.main import get_command
 
 from secureps.client.runner import _parser
-from secureps.run import cli
 from secureps.run.cli import app
-from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys
-from secureps.run.options import Tool
+from secureps.run.options import Command
 from secureps.run.up.programs import imports_of_all
-from tests.kits.command import said
+from tests.kits.command import commands
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 
@@ -32,16 +26,7 @@ OF_OTHERS = {"--node-config", "--partition", "--head", "--from-literal"}
 
 def options() -> dict[str, set[str]]:
     """By command, as "join" or "keys issue"; and of a data holder's own script."""
-    found: dict[str, set[str]] = {}
-
-    def walk(command: object, name: str) -> None:
-        found[name] = {o for p in getattr(command, "params", ()) for o in p.opts} | {"--help"}
-        for each, inner in getattr(command, "commands", {}).items():
-            walk(inner, f"{name} {each}".strip())
-
-    walk(get_command(app), "")
-    for lazy, name in ((keys, "keys"), (deploy, "deploy")):  # imported when they are called
-        walk(get_command(lazy), name)
+    found = {n: {o for p in c.params for o in p.opts} | {"--help"} for n, c in commands()}
     found["script"] = {o for a in _parser()._actions for o in a.option_strings}
     return found
 
@@ -88,25 +73,12 @@ def test_options_that_are_named_are_there() -> None:
     assert not found
 
 
-# --- tools ------------------------------------------------------------------------
+# --- modules ----------------------------------------------------------------------
 
 
-doubling = Tool()
-
-
-@doubling.command()
-def double(number: int) -> None:
-    typer.echo(2 * number)
-
-
-def test_its_commands_are_made_once_and_run_as_typers() -> None:
-    assert doubling.commands() is doubling.commands()
-    for number in (2, 3):
-        assert said(doubling, str(number)) == f"{2 * number}\n"
-    assert doubling(args=["4"], standalone_mode=False) is None
-
-
-def test_forks_of_up_find_those_of_the_command_line() -> None:
-    """By the name that they are imported by."""
-    (named,) = (each for each in imports_of_all(small_plan()) if "commands" in each)
-    assert pkgutil.resolve_name(named)() is cli.app.commands()
+@pytest.mark.parametrize("name", ["serve", "join"])
+def test_forks_of_up_have_the_modules_of_their_commands(name: str) -> None:
+    command = app.commands[name]
+    assert isinstance(command, Command)
+    module, _, _ = command.function.partition(":")
+    assert f"secureps.{module}" in imports_of_all(small_plan())

@@ -21,8 +21,7 @@ from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.cli import app
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import app, deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Federation, Needs, alerts, manifests
 from secureps.run.deploy.parties import party_kits

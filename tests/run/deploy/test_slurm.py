@@ -14,7 +14,7 @@ from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import deploy
 from secureps.run.deploy.kubernetes import Needs
 from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.store.keyring import load_public
