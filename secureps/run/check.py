@@ -651,14 +651,6 @@ def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[WordTable
     )
 
 
-def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
-    return {"accepted": is_accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
-
-
-def forbids_script(verdicts: tuple[Verdict, ...]) -> bool:
-    return any(each.key == "scripts" and each.objection for each in verdicts)
-
-
 def is_accepted(verdicts: tuple[Verdict, ...]) -> bool:
     return not any(each.objection for each in verdicts)
 
@@ -697,11 +689,14 @@ def explain_plan(
     """
     permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
     verdicts = () if site is None else check_site(plan, site, permit)
-    refused = run_script and forbids_script(verdicts)
+    refused = run_script and any(each.key == "scripts" and each.objection for each in verdicts)
     known = None if refused else check(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:
-        more = {} if site is None else {"site": site_record(verdicts)}
-        typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))
+        said = record(known) if known else {}
+        if site is not None:
+            told = [asdict(each) for each in verdicts]
+            said["site"] = {"accepted": is_accepted(verdicts), "verdicts": told}
+        typer.echo(json.dumps(said, indent=1))
     else:
         parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
         for part in parts:

@@ -232,7 +232,7 @@ COMMANDS: Commands = {
             "Play many clients, delays and faults in virtual time, in one process.",
         ),
         "study": (
-            "run.play:study",
+            "run.study:study",
             "Compare rules by the virtual time that each takes to a target, over several seeds.",
         ),
     },
@@ -270,7 +270,7 @@ COMMANDS: Commands = {
             "Make a whole copy of a party's state folder, also while the party runs.",
         ),
         "restore": (
-            "run.restore:print_restore",
+            "run.restore:restore",
             "Bring back a copy of a state folder. If it is killed midway, run it again.",
         ),
         "budget": budget,
@@ -321,25 +321,20 @@ def root(
         os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # for processes it starts
 
 
-def _make_app() -> TyperGroup:
-    app = get_group(
-        typer.Typer(
-            name="secureps",
-            help=(
-                "A parameter server for training on data that may not leave its owner: clients "
-                "train at home, encrypt what they learned, and nobody can open the update of a "
-                "single one."
-            ),
-            no_args_is_help=True,
-            callback=root,
-        )
+app = get_group(
+    typer.Typer(
+        name="secureps",
+        help=(
+            "A parameter server for training on data that may not leave its owner: clients train "
+            "at home, encrypt what they learned, and nobody can open the update of a single one."
+        ),
+        no_args_is_help=True,
+        callback=root,
     )
-    for each in _make(COMMANDS):
-        app.add_command(each)
-    return hide_absent_variables(app)
-
-
-app = _make_app()
+)
+hide_absent_variables(app)
+for _each in _make(COMMANDS):
+    app.add_command(_each)
 
 
 def main() -> None:

@@ -199,10 +199,9 @@ def export_model(
         text = f"warning: {NO_PRIVACY}, in what came from {named(model.unsafe)}"
         typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
     for complaint in model.complaints:
-        typer.secho(f"warning: passed over {complaint}", fg=typer.colors.YELLOW, err=True)
+        _warn(f"passed over {complaint}")
     for spec in model.layout.local:
-        text = f"warning: {spec.name} is not in it: it stays with each client"
-        typer.secho(text, fg=typer.colors.YELLOW, err=True)
+        _warn(f"{spec.name} is not in it: it stays with each client")
     if frozen := model.layout.frozen:
         text = f"{frozen[0].name} and {len(frozen) - 1} more" if len(frozen) > 1 else frozen[0].name
         typer.echo(f"frozen and not in it: {text}; load it over the base (strict=False)")
@@ -210,3 +209,7 @@ def export_model(
         f"wrote {len(model.tensors)} tensors to {redact(out)}: checkpoint {model.number}, "
         f"version {model.version}"
     )
+
+
+def _warn(text: str) -> None:
+    typer.secho(f"warning: {text}", fg=typer.colors.YELLOW, err=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import click
 import typer
@@ -189,13 +189,13 @@ class Command(TyperCommand):
 
     def __init__(self, name: str, function: str, line: str, panel: str) -> None:
         super().__init__(name, help=line, rich_help_panel=panel)
-        self.function, self.line = function, line
+        self.function = function
 
     @cached_property
     def loaded(self) -> click.Command:
         """The whole command, with its options; imports its module."""
         function = resolve_name(f"secureps.{self.function}")
-        paragraphs = [self.line, *(inspect.getdoc(function) or "").split("\n\n")]
+        paragraphs = [self.help or "", *(inspect.getdoc(function) or "").split("\n\n")]
         # The terminal's width wraps a paragraph, and no line of the source does.
         text = "\n\n".join(" ".join(each.split()) for each in paragraphs).strip()
         tool = typer.Typer(add_completion=False)
@@ -212,10 +212,7 @@ class Command(TyperCommand):
         return self.loaded.make_context(info_name, args, parent, **extra)
 
 
-C = TypeVar("C", bound=click.Command)
-
-
-def hide_absent_variables(command: C) -> C:
+def hide_absent_variables(command: click.Command) -> click.Command:
     """Keeps "(env var: 'None')" out of errors about options without a variable."""
     for each in command.params:
         if isinstance(each, TyperOption) and not each.envvar:

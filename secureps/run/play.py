@@ -1,4 +1,4 @@
-"""`secureps up`, `resume`, `simulate` and `study`: play federations on this machine."""
+"""`secureps up`, `resume` and `simulate`: play federations on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from secureps.run.options import (
 )
 from secureps.run.report.version_metrics import Extras
 from secureps.run.simulate.simulate import simulate as play_scenario
-from secureps.run.study import study as compare
 from secureps.run.up.programs import Order
 from secureps.run.up.up import resume as continue_run
 from secureps.run.up.up import up as play_plan
@@ -88,19 +87,3 @@ def simulate(
     ignore_output_errors()
 
     play_scenario(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
-
-
-def study(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
-    ] = 2,
-) -> None:
-    """The report is one table and one picture."""
-    compare(scenario, out, workers, Console())

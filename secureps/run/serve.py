@@ -66,6 +66,8 @@ from secureps.wire.transport import Endpoint
 MOST_BLOCK_BYTES = 53 << 20
 """The longest payload of any plan, in bytes."""
 
+Role = Literal["coordinator", "shard", "keyholder"]
+
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 """Hosts that a server can listen on, but nobody can connect to."""
 
@@ -132,7 +134,7 @@ class Serving:
 
 
 def serve(
-    role: str,
+    role: Role,
     config: Path,
     log_format: LogFormat = "text",
     passphrase_fd: int | None = None,
@@ -145,8 +147,6 @@ def serve(
         log_format: of stderr; under "json" a final error is a line of the log.
         standby: follow the coordinator that the file names, and take over from it.
     """
-    if role not in SERVERS:
-        raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
     section = parse(ServeSection, read_toml(config), str(config))
     base = config.parent.resolve()
     with logging_as(log_format, section.name):
@@ -165,7 +165,7 @@ def serve(
 
 def serve_party(
     role: Annotated[
-        Literal["coordinator", "shard", "keyholder"],
+        Role,
         typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
     ],
     config: Annotated[
@@ -192,7 +192,7 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
         return keyring.load_public(folder, section.ca_fingerprint)
 
 
-def _refuse_role(role: str, serving: Serving) -> None:
+def _refuse_role(role: Role, serving: Serving) -> None:
     """Refuses a kit for runs inside Flower, and a name that has another role on the roster."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     roster = serving.kit.roster
@@ -429,7 +429,7 @@ def _hear_waves(
         shutdown.wait()
 
 
-SERVERS: dict[str, Callable[[Serving], None]] = {
+SERVERS: dict[Role, Callable[[Serving], None]] = {
     "coordinator": _serve_coordinator,
     "shard": _serve_shard,
     "keyholder": _serve_holder,

@@ -122,34 +122,6 @@ def _is_founded(initial: str) -> bool:
         return False  # a later reader of the file reports the damage
 
 
-def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
-    read = load_plan(plan)
-    federation = read.section.federation
-    if federation is None:
-        raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
-    refuse_misplaced(federation.settings, plan)
-    script = (plan.parent / federation.script).resolve()
-    founding = run_server_app(read, script, federation.settings, federation.clients, seed)
-    if founding is None:
-        raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
-    update = {"federation": federation.model_copy(update={"script": str(script)})}
-    founding = replace(founding, section=founding.section.model_copy(update=update))
-    if (folder / PLAN).exists():
-        raise ConfigError(f"{folder / PLAN} is there already: name a new folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        founding.write(folder)
-    except OSError as error:
-        raise OperatorError(f"{folder}: cannot write what the ServerApp says: {error}") from None
-    founding.tell(console)
-    model = folder / MODEL
-    for text in (
-        f"plan: {folder / PLAN}",
-        f"version 0: {model}; give it to every holder: `secureps join --set initial={model}`",
-    ):
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
 def flower(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
@@ -161,4 +133,30 @@ def flower(
     version. Says what was taken; a ServerApp with code of its own is refused.
     `up`, `simulate` and `check --run-script` do this by themselves.
     """
-    prepare(plan, out, SecretSeed.from_os(), Console())
+    read = load_plan(plan)
+    federation = read.section.federation
+    if federation is None:
+        raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
+    refuse_misplaced(federation.settings, plan)
+    script = (plan.parent / federation.script).resolve()
+    seed = SecretSeed.from_os()
+    founding = run_server_app(read, script, federation.settings, federation.clients, seed)
+    if founding is None:
+        raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
+    update = {"federation": federation.model_copy(update={"script": str(script)})}
+    founding = replace(founding, section=founding.section.model_copy(update=update))
+    if (out / PLAN).exists():
+        raise ConfigError(f"{out / PLAN} is there already: name a new folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        founding.write(out)
+    except OSError as error:
+        raise OperatorError(f"{out}: cannot write what the ServerApp says: {error}") from None
+    console = Console()
+    founding.tell(console)
+    model = out / MODEL
+    for text in (
+        f"plan: {out / PLAN}",
+        f"version 0: {model}; give it to every holder: `secureps join --set initial={model}`",
+    ):
+        console.print(text, soft_wrap=True, highlight=False, markup=False)

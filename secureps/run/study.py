@@ -32,7 +32,9 @@ from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from secureps.compiled import keep_in
@@ -383,14 +385,20 @@ Take = Callable[[Trial, Outcome], None]
 
 
 @terminable(Terminated)
-def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays all trials, writes table and picture, and returns the rows.
-
-    Args:
-        path: a scenario with a study.
-        out: the report's folder, which must be empty; default: runs/NAME-study.
-        workers: the number of trials that are played at once.
-    """
+def study(
+    path: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+    ] = 2,
+) -> tuple[Row, ...]:
+    """The report is one table and one picture."""
+    console = Console()
     scenario = load_scenario(path)
     own = section_of(scenario)
     with naming(path, ConfigError):

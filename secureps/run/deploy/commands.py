@@ -165,13 +165,11 @@ def kubernetes(
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
     if store is not None and SERVERS in files:
-        text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+        _note(f"servers need the Secret {store.secret} in {namespace}, with keys to the store")
     if standby and SERVERS in files and request.read.section.take_over_after is None:
-        text = "the plan has no take_over_after: the standby takes over by command alone"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+        _note("the plan has no take_over_after: the standby takes over by command alone")
     for line in notes(request, shared=False):
-        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
+        _note(line)
 
 
 def slurm(
@@ -221,7 +219,10 @@ def slurm(
     for name in files[""]:
         typer.echo(f"sbatch {out / name}")
     if files[""] and f"{AGGREGATOR}.sbatch" not in files[""]:
-        text = f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+        _note(f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}")
     for line in notes(request, shared=True):
-        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
+        _note(line)
+
+
+def _note(text: str) -> None:
+    typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
