@@ -14,8 +14,8 @@ from secureps.extras import from_extras
 from secureps.run.options import (
     AskingKit,
     Insecure,
+    MaybeRun,
     PassphraseFd,
-    RunFolder,
     Server,
 )
 from secureps.run.status import find
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def dashboard(
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     name: Annotated[

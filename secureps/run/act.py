@@ -24,7 +24,7 @@ from secureps.errors import (
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.requests import Move, Status
 from secureps.messages.run import COORDINATOR
-from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
+from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Reason, Server
 from secureps.run.report.terminal import show_moves
 from secureps.run.status import find
 from secureps.run.status_client import StatusClient
@@ -74,7 +74,7 @@ def as_coordinator(
 
 def act(
     what: Annotated[Deed, typer.Argument(help="What to do.")],
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     client: Annotated[
@@ -108,7 +108,7 @@ class RunOver(Exception):
 def shards(
     what: Annotated[Literal["add", "drain", "remove"], typer.Argument(help="What to do.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The shard, as on the roster.")],
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     reason: Reason = "",

@@ -55,6 +55,11 @@ _OR_NEW_KEYS = (
 _NAMING = (UpdateReleased, SentWithoutPrivacy)
 """The rows of a ledger that name a client."""
 
+Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")]
+AnyKit = Annotated[
+    Path, typer.Option("--kit", metavar="DIR", help="A start-up kit: public/ is enough.")
+]
+
 Journalled = tuple[RunInfo, tuple[Entry, ...], Sequence[Row]]
 """The contents of a state folder: the run, its entries, and the rows of its journal."""
 
@@ -235,7 +240,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def show_ledger(
-    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
+    ledger: Ledger,
 ) -> None:
     demand_ledger(ledger)
     own = BudgetLedger(ledger)
@@ -251,7 +256,7 @@ def show_ledger(
 
 
 def export_ledger(
-    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
+    ledger: Ledger,
     kit: Annotated[Path, typer.Option(metavar="DIR", help="The client's start-up kit: it signs.")],
     name: Annotated[str, typer.Option(help="Whose ledger it is, on the kit's roster.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON, to be made or replaced.")],
@@ -274,7 +279,7 @@ def export_ledger(
 
 def verify_ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `budget export` wrote.")],
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="A start-up kit: public/ is enough.")],
+    kit: AnyKit,
 ) -> None:
     data = _read(file)
     with naming(file, DamagedStore):
@@ -304,7 +309,7 @@ def verify_logs(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Logs of parties of one run.")
     ],
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="A start-up kit: public/ is enough.")],
+    kit: AnyKit,
     state: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The party's state folder: is the log complete?"),

@@ -65,7 +65,7 @@ from secureps.run.initial_schema import (
     settle_schema,
     size_options,
 )
-from secureps.run.options import Fetch, RunScript
+from secureps.run.options import AsJson, Fetch, RunScript
 from secureps.run.options import Values as SizeOptions
 from secureps.run.report.status_tables import WordTable
 from secureps.run.script.process import Assignment, script_process
@@ -681,7 +681,7 @@ def explain_plan(
     down: Annotated[float, typer.Option(help="The same link from them, Mbit/s.")] = 100.0,
     run_script: RunScript = False,
     fetch: Fetch = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Says who sees what and who must collude, what privacy spends and what its noise
     costs, bytes and time of an update, and memory per shard. Runs nothing of the plan.

@@ -38,6 +38,7 @@ from secureps.messages.orders import TO_GO_ON
 from secureps.roles.holder.holder import FAILED, OVER
 from secureps.roles.member.terms import Terms
 from secureps.run.options import (
+    CaFingerprint,
     Insecure,
     InsecureForTests,
     LogFormat,
@@ -130,9 +131,7 @@ def join_run(
     passphrase_fd: PassphraseFd = None,
     threads: Threads = 1,
     pin: Pin = "off",
-    ca_fingerprint: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
-    ] = None,
+    ca_fingerprint: CaFingerprint = None,
     ledger: Annotated[
         Path | None,
         typer.Option(

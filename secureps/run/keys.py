@@ -67,9 +67,7 @@ def request(
     if any(each == "holder" for each, _ in parties):
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
-        from secureps.policy.plan import load_plan
-
-        kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
+        kind = kind_for(_read_cipher(plan))
     passphrases = Passphrases(passphrase_fd, new=True)
     _write_requests(
         directory, *(issuing.make_keys(directory, *each, kind, passphrases) for each in parties)

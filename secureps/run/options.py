@@ -53,9 +53,11 @@ InsecureForTests = Annotated[
     typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
 ]
 
-RunFolder = Annotated[
+MaybeRun = Annotated[
     Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
 ]
+
+RunOfUp = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")]
 
 Server = Annotated[
     str | None,
@@ -65,6 +67,12 @@ Server = Annotated[
 AskingKit = Annotated[
     Path | None, typer.Option("--kit", metavar="DIR", help="The start-up kit of who asks.")
 ]
+
+CaFingerprint = Annotated[
+    str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="The same for programs.")]
 
 Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for the journal and the status.")

@@ -16,6 +16,7 @@ from secureps.run.options import (
     InsecureForTests,
     MLflow,
     Pin,
+    RunOfUp,
     Shown,
     TensorBoard,
     UnsafeSeed,
@@ -59,7 +60,7 @@ def up(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    run: RunOfUp,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
 ) -> None:

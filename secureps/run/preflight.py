@@ -29,7 +29,7 @@ from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
 from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
-from secureps.run.options import Insecure, PassphraseFd
+from secureps.run.options import CaFingerprint, Insecure, PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
 from secureps.store.keyring import (
@@ -93,20 +93,6 @@ class Departure:
     ca_fingerprint: str | None = None
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
-
-    @classmethod
-    def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
-        section, kit, state = read_config(config)
-        return cls(
-            kit,
-            section.name,
-            server or section.coordinator,
-            state,
-            ca_fingerprint=section.ca_fingerprint,
-            insecure=section.insecure,
-            passphrases=passphrases,
-        )
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:
@@ -290,9 +276,7 @@ def print_findings(
     site: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
     ] = None,
-    ca_fingerprint: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
-    ] = None,
+    ca_fingerprint: CaFingerprint = None,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
@@ -304,15 +288,15 @@ def print_findings(
         raise typer.BadParameter("--plan and --site go together")
     passphrases = Passphrases(passphrase_fd)
     if config is not None:
-        whom = Departure.of_server(config, server, passphrases)
+        section, kit, state = read_config(config)
+        name, server, site, plan = section.name, server or section.coordinator, None, None
+        ca_fingerprint, insecure = section.ca_fingerprint, section.insecure
     elif kit is None or name is None:
         raise typer.BadParameter("give KIT and --name, or --config")
-    else:
-        of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
-        whom = Departure(*of, passphrases)
+    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
     colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
     outcomes = set()
-    for found in preflight(whom):
+    for found in preflight(Departure(*of, passphrases)):
         mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
         typer.echo(f"{mark}  {found.what:12}{found.text}")
         outcomes.add(found.outcome)

@@ -21,8 +21,15 @@ from rich.text import Text
 from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
-from secureps.run.options import AskingKit, Insecure, PassphraseFd, Server
-from secureps.run.options import RunFolder as RunArgument
+from secureps.run.options import (
+    AsJson,
+    AskingKit,
+    Insecure,
+    MaybeRun,
+    PassphraseFd,
+    RunOfUp,
+    Server,
+)
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, describe_standing, list_runs
 from secureps.run.up.runs import log as read_logs
@@ -207,13 +214,13 @@ def runs(
 
 
 def status(
-    run: RunArgument = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     name: Annotated[
         str | None, typer.Option(help="Who asks, if it is no observer: a name on the kit's roster.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
+    as_json: AsJson = False,
     again: Annotated[
         bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
     ] = False,
@@ -227,7 +234,7 @@ def status(
 
 
 def log(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    run: RunOfUp,
     party: Annotated[
         str | None, typer.Argument(metavar="[PARTY]", help="Whose; default: of all parties.")
     ] = None,
@@ -242,7 +249,7 @@ def log(
 
 
 def stop(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
+    run: RunOfUp,
 ) -> None:
     """It acts like Ctrl-C there: nothing is lost, and `secureps resume` continues the run."""
     typer.echo(stop_run(run))

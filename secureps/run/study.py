@@ -386,7 +386,7 @@ Take = Callable[[Trial, Outcome], None]
 
 @terminable(Terminated)
 def study(
-    path: Annotated[
+    scenario: Annotated[
         Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
     ],
     out: Annotated[
@@ -399,12 +399,12 @@ def study(
 ) -> tuple[Row, ...]:
     """The report is one table and one picture."""
     console = Console()
-    scenario = load_scenario(path)
-    own = section_of(scenario)
-    with naming(path, ConfigError):
-        _refuse_unsound(scenario, own)
-    _tell_founding(scenario, own, console)
-    folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
+    read = load_scenario(scenario)
+    own = section_of(read)
+    with naming(scenario, ConfigError):
+        _refuse_unsound(read, own)
+    _tell_founding(read, own, console)
+    folder = out if out is not None else Path("runs") / f"{read.section.name}-study"
     new_folder(folder)
     results = StudyResults(own)
     courses = [_plan_trials(own, each) for each in own.variant]
@@ -422,10 +422,10 @@ def study(
         f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
         "virtual seconds each"
     )
-    _play_all(path, courses, workers, warm_once(console.print), take)
+    _play_all(scenario, courses, workers, warm_once(console.print), take)
     rows = results.rows()
     (folder / TABLE).write_text(markdown(own, rows))
-    draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
+    draw_study(results.curves(), read.section.name, own.measure, own.target, folder)
     console.print(WordTable(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():
