@@ -28,7 +28,6 @@ from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Re
 from secureps.run.report.terminal import show_moves
 from secureps.run.status import find
 from secureps.run.status_client import StatusClient
-from secureps.run.up.programs import bring_shard, demand_shard
 from secureps.wording import counted, duration, printable, size
 
 SAID = {
@@ -136,6 +135,9 @@ def shards(
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
+                # Imports what plans need, which no other act does.
+                from secureps.run.up.programs import bring_shard, demand_shard
+
                 _refuse_ended(own.status())
                 demand_shard(run, name)
                 typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")

@@ -27,7 +27,7 @@ _AT_PARTY, _AT_ISSUER, _ANYWHERE = "At each party", "At whoever issues keys", "A
 _PLAIN = "Commands"
 
 TRAINING = ("check", "flower", "resume", "simulate", "study", "up")
-"""The commands that may train in this process: NumPy reads the environment once."""
+"""The commands whose environment is settled before NumPy and torch are imported and read it."""
 
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands for which a profile supplies options."""

@@ -45,7 +45,6 @@ from secureps.run.options import (
     PassphraseFd,
     Pin,
     Shown,
-    Threads,
     UnsafeSeed,
     as_a_party,
     repeat_words,
@@ -129,7 +128,9 @@ def join_run(
     insecure_for_tests: InsecureForTests = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
-    threads: Threads = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
+    ] = 1,
     pin: Pin = "off",
     ca_fingerprint: CaFingerprint = None,
     ledger: Annotated[

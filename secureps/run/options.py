@@ -91,11 +91,6 @@ PassphraseFd = Annotated[
 ]
 
 
-Threads = Annotated[
-    int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
-]
-
-
 def _pin(given: str) -> str:
     from secureps.config.sections import PIN
 

@@ -25,6 +25,7 @@ from secureps.messages.requests import GroupStatus, Holding, Move, Status
 from secureps.messages.run import ShardAddress
 from secureps.run.act import EVERY, SAID, RunOver, describe, follow
 from secureps.run.status_client import StatusClient
+from secureps.run.up import programs
 from secureps.run.up.folder import ORIGIN, RunFolder, claim_folder
 from secureps.store.issuing import create_kit
 from tests.kits.command import typed
@@ -267,7 +268,7 @@ def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
             said.append(("brought", root, name))
             return status(shard_9=0)
 
-        monkeypatch.setattr("secureps.run.act.bring_shard", bring)
+        monkeypatch.setattr(programs, "bring_shard", bring)
         for name, why in (
             ("coordinator", "coordinator names another party in every run of `secureps up`"),
             ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
@@ -315,7 +316,7 @@ def test_a_new_shard_that_comes_too_late(
     monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
     monkeypatch.setattr(StatusClient, "act", act)
     monkeypatch.setattr(StatusClient, "status", lambda self: ask())
-    monkeypatch.setattr("secureps.run.act.bring_shard", bring)
+    monkeypatch.setattr(programs, "bring_shard", bring)
     create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
     with claim_folder(tmp_path):
         out, err = typed("shards", "add", "shard-9", tmp_path, status=1)
