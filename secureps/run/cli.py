@@ -19,6 +19,7 @@ from typer.main import get_group
 from secureps import __version__
 from secureps.exhaustion import disable_core_dumps
 from secureps.run.options import Command, complain, hide_absent_variables, settle_environment
+from secureps.service.logs import ignore_output_errors
 
 # The panels of `--help`, which are ordered by their first commands.
 _HERE, _RUNS = "A federation on this machine", "Its runs"
@@ -28,6 +29,9 @@ _PLAIN = "Commands"
 
 TRAINING = ("check", "flower", "resume", "simulate", "study", "up")
 """The commands whose environment is settled before NumPy and torch are imported and read it."""
+
+LASTING = ("join", "resume", "serve", "simulate", "up")
+"""The commands that go on when nobody reads what they print any more."""
 
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands for which a profile supplies options."""
@@ -310,6 +314,8 @@ def root(
     """Before every command, and before its module is imported."""
     if context.invoked_subcommand in TRAINING:
         settle_environment()
+    if context.invoked_subcommand in LASTING:
+        ignore_output_errors()
     if profile is not None:
         from secureps.config.site_files import read_profile
 

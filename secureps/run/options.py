@@ -18,7 +18,6 @@ from typer.core import TyperCommand, TyperOption
 from typer.main import get_command
 
 from secureps.errors import SecurepsError, exit_status
-from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import with_fault
 from secureps.wording import one_line
 
@@ -233,7 +232,6 @@ def complain(error: Exception) -> SecurepsError:
 @contextmanager
 def as_a_party() -> Iterator[None]:
     """Exits with `errors.exit_status`, which tells a supervisor whether a restart can help."""
-    ignore_output_errors()
     try:
         yield
     except SecurepsError as error:

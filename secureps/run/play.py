@@ -26,7 +26,6 @@ from secureps.run.simulate.simulate import simulate as play_scenario
 from secureps.run.up.programs import Order
 from secureps.run.up.up import resume as continue_run
 from secureps.run.up.up import up as play_plan
-from secureps.service.logs import ignore_output_errors
 from secureps.store.keyring import refuse_unsafe
 
 
@@ -52,8 +51,6 @@ def up(
     RUN gets everything: logs, checkpoints, a report with curves, model.safetensors.
     Ctrl-C stops all processes.
     """
-    ignore_output_errors()
-
     refuse_unsafe(unsafe_seed, insecure_for_tests)
     also = (Extras(tensorboard, mlflow), copies, show_run() if shown else nullcontext, standby, pin)
     play_plan(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
@@ -65,8 +62,6 @@ def resume(
     mlflow: MLflow = None,
 ) -> None:
     """Every party starts from its journal, so the model is the same as without the stop."""
-    ignore_output_errors()
-
     continue_run(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
 
 
@@ -85,6 +80,4 @@ def simulate(
     """The same scenario gives the same model, bit for bit, on whichever engine.
     Noise is seeded: no privacy.
     """
-    ignore_output_errors()
-
     play_scenario(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
