@@ -12,8 +12,6 @@ import argparse
 import re
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.report import Row, report
 from secureps.run.study import study
 
@@ -43,7 +41,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for load in given.loads:
         path = scenario(given.out, load, given.seeds)
-        for each in study(path, given.out / f"load-{load:g}", given.workers, Console(width=120)):
+        for each in study(path, given.out / f"load-{load:g}", given.workers):
             inf = float("inf")
             reached = [*each.seconds, *[inf] * (len(given.seeds) - len(each.seconds))]
             rows.append(

@@ -14,18 +14,20 @@ from secureps.extras import from_extras
 from secureps.run.options import (
     AskingKit,
     Insecure,
+    MaybeRun,
     PassphraseFd,
-    RunFolder,
     Server,
-    open_passphrases,
 )
+from secureps.run.status import find
+from secureps.service.shutdown import Shutdown
+from secureps.store.kit_files import Passphrases
 
 if TYPE_CHECKING:
     from secureps.client.runner import Joining
 
 
 def dashboard(
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     name: Annotated[
@@ -61,16 +63,11 @@ def dashboard(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Show a run in a browser, until Ctrl-C. Looking changes nothing.
-
-    An operator sees for whom a run waits, and its six steps; a privacy officer the
+    """An operator sees for whom a run waits, and its six steps; a privacy officer the
     plan explained, what was spent, opened and refused; a client (--name) its own
     epsilon, what left its machine, and who could open that. Give RUN, or --kit and
     what to look at: --server, --state or --log. It needs secureps\\[dashboard].
     """
-    from secureps.run.status import find
-    from secureps.service.shutdown import Shutdown
-
     with from_extras():
         from secureps.dashboard.dashboard import Looking, show_beside
 
@@ -82,7 +79,7 @@ def dashboard(
             "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
             "--state or --log"
         )
-    passphrases = open_passphrases(passphrase_fd) if target is None else target.passphrases
+    passphrases = Passphrases(passphrase_fd) if target is None else target.passphrases
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
     with Shutdown() as shutdown, show_beside(Looking(own, name, target, *more)):
         shutdown.wait()
@@ -92,7 +89,6 @@ def show_run() -> Callable[[Path], AbstractContextManager[None]]:
     """Returns what shows a run of `up`, by its folder; ConfigError without the extra."""
     with from_extras():
         from secureps.dashboard.dashboard import Looking, show_beside
-    from secureps.run.status import find
 
     def shown(run: Path) -> AbstractContextManager[None]:
         target = find(run, None, None, None)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from secureps.errors import (
     ClientError,
@@ -21,14 +22,13 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.acts import Act, Deed, ShardDeed
-from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
+from secureps.messages.requests import Move, Status
+from secureps.messages.run import COORDINATOR
+from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Reason, Server
+from secureps.run.report.terminal import show_moves
+from secureps.run.status import find
+from secureps.run.status_client import StatusClient
 from secureps.wording import counted, duration, printable, size
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from secureps.messages.requests import Move, Status
-    from secureps.run.status_client import StatusClient
 
 SAID = {
     Deed.PAUSE: "the run is paused: no round opens and no cohort closes until it is to go on",
@@ -59,9 +59,6 @@ def as_coordinator(
     Yields:
         The client, and a function that says why no answer will come any more; empty if one may.
     """
-    from secureps.messages.run import COORDINATOR
-    from secureps.run.status import find
-
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
@@ -76,7 +73,7 @@ def as_coordinator(
 
 def act(
     what: Annotated[Deed, typer.Argument(help="What to do.")],
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     client: Annotated[
@@ -86,9 +83,7 @@ def act(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Order a coordinator, signed by its own key and journalled.
-
-    pause holds the run between two versions until go-on; checkpoint makes all
+    """pause holds the run between two versions until go-on; checkpoint makes all
     committed versions durable; leave-out excludes one client (--client) until
     take-back; scaling-off suspends the plan's \\[scaling] until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
@@ -112,24 +107,20 @@ class RunOver(Exception):
 def shards(
     what: Annotated[Literal["add", "drain", "remove"], typer.Argument(help="What to do.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The shard, as on the roster.")],
-    run: RunFolder = None,
+    run: MaybeRun = None,
     server: Server = None,
     kit: AskingKit = None,
     reason: Reason = "",
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Move blocks to a new shard, or away from one that leaves, while a run trains.
-
-    add gives a share of the blocks to a running shard of the roster; drain moves all
+    """add gives a share of the blocks to a running shard of the roster; drain moves all
     blocks of a shard to the others; remove does that too, and the shard leaves the
     run. The model stays the same, except for noise that shards add, and for the
     members of cohorts under buffered. Ctrl-C stops the display, and not the move.
     Give RUN, in which add also starts a shard of a new name, or --server and the
     coordinator's own --kit.
     """
-    from rich.console import Console
-
     deed = ShardDeed(f"{what}-shard")
     if run is not None and deed is ShardDeed.REMOVE:
         raise ConfigError(
@@ -144,6 +135,7 @@ def shards(
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
+                # Imports what plans need, which no other act does.
                 from secureps.run.up.programs import bring_shard, demand_shard
 
                 _refuse_ended(own.status())
@@ -191,8 +183,6 @@ def follow(
 
     Raises RunOver if the run ended first, OperatorError if the coordinator gave up the move.
     """
-    from secureps.run.report.terminal import show_moves
-
     last: Move | None = None
     began, silent = time.monotonic(), False
     with show_moves(console) as show:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from secureps.audit.entries import (
     AuditLog,
     Begin,
     End,
     Entry,
-    Json,
     Spent,
     demand_agreement,
     dump,
@@ -24,7 +26,7 @@ from secureps.audit.entries import (
     load,
     verify_end,
 )
-from secureps.audit.ledger_statement import party_of, read_verified, sign_statement
+from secureps.audit.ledger_statement import party_of, read_verified, sign_statement, summarize
 from secureps.audit.page import build_page
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
@@ -34,9 +36,11 @@ from secureps.messages.member_records import SentWithoutPrivacy, UpdateReleased
 from secureps.messages.records import RunPinned
 from secureps.messages.run import RunInfo
 from secureps.policy.plan import Plan
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.run.options import PassphraseFd
 from secureps.store.atomic_file import write_durably
 from secureps.store.backup import JOURNAL, demand_owner
-from secureps.store.budget import BudgetLedger
+from secureps.store.budget import BudgetLedger, epsilon_of, unit_of, without_privacy
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import PublicKit, load_private, load_public
@@ -50,6 +54,11 @@ _OR_NEW_KEYS = (
 
 _NAMING = (UpdateReleased, SentWithoutPrivacy)
 """The rows of a ledger that name a client."""
+
+Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")]
+AnyKit = Annotated[
+    Path, typer.Option("--kit", metavar="DIR", help="A start-up kit: public/ is enough.")
+]
 
 Journalled = tuple[RunInfo, tuple[Entry, ...], Sequence[Row]]
 """The contents of a state folder: the run, its entries, and the rows of its journal."""
@@ -208,34 +217,6 @@ def _describe_entry(all_entries: Sequence[Entry], number: int) -> str:
     return f"{entry.what} (row {entry.row}: {json.dumps(entry.facts)[:200]})"
 
 
-def export_ledger(
-    ledger: Path, kit: Path, name: str, out: Path, passphrases: Passphrases
-) -> dict[str, Json]:
-    """Writes a statement of a client's ledger over all runs, signed by the client; returns it.
-
-    Raises ConfigError if there is no such ledger, or if it has only updates of other clients.
-    """
-    demand_ledger(ledger)
-    me = load_private(kit, name, passphrases)
-    own = BudgetLedger(ledger)
-    clients = {row.client for _, row in own.rows() if isinstance(row, _NAMING)}
-    if clients and name not in clients:
-        raise ConfigError(
-            f"{ledger} is the ledger of {named(sorted(clients))}, and has no update of {name}: "
-            f"name the ledger that is {name}'s, or its own client by --name"
-        )
-    data = sign_statement(own, name, me)
-    _write(out, data)
-    return read_verified(data, me.public)
-
-
-def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
-    """Reads a signed statement of a ledger; DamagedStore if it was changed."""
-    data = _read(path)
-    with naming(path, DamagedStore):
-        return read_verified(data, load_public(kit).roster.identity(party_of(data)))
-
-
 def demand_ledger(ledger: Path) -> None:
     """Refuses a missing ledger (ConfigError), because opening a ledger creates it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
@@ -256,3 +237,91 @@ def _write(path: Path, data: bytes) -> None:
         write_durably(path, [data])
     except OSError as error:
         raise OperatorError(f"cannot write {path}: {error}") from None
+
+
+def show_ledger(
+    ledger: Ledger,
+) -> None:
+    demand_ledger(ledger)
+    own = BudgetLedger(ledger)
+    for run in (runs := own.spent()):
+        typer.echo(f"run {run.run.hex()[:16]}  {run.text}")
+    told = list[str]()
+    if facts := [fact for _, fact in own.facts()]:
+        spent = f"epsilon {epsilon_of(facts, OWN_DELTA):.3f} at delta {OWN_DELTA:g}"
+        told.append(f"{spent}, of {unit_of(facts)}")
+    if exact := without_privacy(sum(run.exact for run in runs)):
+        told.append(exact)
+    typer.echo(f"together  {', and '.join(told) or 'nothing'}")
+
+
+def export_ledger(
+    ledger: Ledger,
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The client's start-up kit: it signs.")],
+    name: Annotated[str, typer.Option(help="Whose ledger it is, on the kit's roster.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON, to be made or replaced.")],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """It has runs, dates, numbers of updates and epsilons, and no content of records."""
+    demand_ledger(ledger)
+    me = load_private(kit, name, Passphrases(passphrase_fd))
+    own = BudgetLedger(ledger)
+    clients = {row.client for _, row in own.rows() if isinstance(row, _NAMING)}
+    if clients and name not in clients:
+        raise ConfigError(
+            f"{ledger} is the ledger of {named(sorted(clients))}, and has no update of {name}: "
+            f"name the ledger that is {name}'s, or its own client by --name"
+        )
+    data = sign_statement(own, name, me)
+    _write(out, data)
+    typer.echo(f"wrote {out}: {summarize(read_verified(data, me.public))}")
+
+
+def verify_ledger(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `budget export` wrote.")],
+    kit: AnyKit,
+) -> None:
+    data = _read(file)
+    with naming(file, DamagedStore):
+        signer = load_public(kit).roster.identity(party_of(data))
+        typer.echo(summarize(read_verified(data, signer)))
+
+
+def export_log(
+    state: Annotated[Path, typer.Argument(metavar="STATE", help="A party's state folder.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The party's start-up kit: it signs.")],
+    name: Annotated[str, typer.Option(help="Whose it is, on the kit's roster.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines; made, or added to.")],
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same to print: one HTML file.")
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """An existing FILE is extended, and its lines never change. It has no secrets of
+    the party, but the names of all clients that the party knows.
+    """
+    log, new = export(state, kit, name, out, page, Passphrases(passphrase_fd))
+    more = f"{new} of them new, " if new < log.end.entries else ""
+    typer.echo(f"wrote {out}: {log.end.entries} entries, {more}of {log.end.row} rows")
+
+
+def verify_logs(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Logs of parties of one run.")
+    ],
+    kit: AnyKit,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The party's state folder: is the log complete?"),
+    ] = None,
+) -> None:
+    """With --state one log is compared with its journal. The first wrong entry is
+    named.
+    """
+    for log in verify(files, kit, state):
+        whose = f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}"
+        against = "" if state is None else ", complete against the journal"
+        typer.echo(f"{whose}: {log.end.entries} entries up to row {log.end.row}, signed{against}")
+        for each in log.end.epsilon or ():
+            epsilon = "unbounded" if each.epsilon is None else f"{each.epsilon:.3f}"
+            typer.echo(f"  {each.client}  epsilon {epsilon}")

@@ -1,65 +1,37 @@
-"""The command line: its commands and options, and how errors are printed.
+"""The command line: the table of its commands, and how errors are printed.
 
-Commands import what they need when they run, so that help appears at once. Only this module,
-`run.options` and OpenTelemetry read environment variables.
+A command's module is imported when the command is called, so that help appears at once. Only this
+module, `run.options` and OpenTelemetry read environment variables.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from secureps import __version__
-from secureps.dashboard.command import dashboard, show_own_page, show_run
-from secureps.errors import ConfigError, SecurepsError, exit_status
 from secureps.exhaustion import disable_core_dumps
-from secureps.run import commands
-from secureps.run.act import act, shards
-from secureps.run.options import (
-    Copies,
-    Fetch,
-    Insecure,
-    InsecureForTests,
-    LogFormat,
-    MLflow,
-    PassphraseFd,
-    Pin,
-    RunScript,
-    Shown,
-    TensorBoard,
-    Threads,
-    Tool,
-    UnsafeSeed,
-    Values,
-    repeat_words,
-    settle_environment,
-)
-from secureps.service.logs import ignore_output_errors, logging_as
-from secureps.tracebacks import with_fault
-from secureps.wording import one_line
-
-app = Tool(
-    name="secureps",
-    help=(
-        "A parameter server for training on data that may not leave its owner: clients train "
-        "at home, encrypt what they learned, and nobody can open the update of a single one."
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+from secureps.run.options import Command, complain, hide_absent_variables, settle_environment
+from secureps.service.logs import ignore_output_errors
 
 # The panels of `--help`, which are ordered by their first commands.
 _HERE, _RUNS = "A federation on this machine", "Its runs"
 _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
+_AT_PARTY, _AT_ISSUER, _ANYWHERE = "At each party", "At whoever issues keys", "Anywhere"
+_PLAIN = "Commands"
+
+TRAINING = ("check", "flower", "resume", "simulate", "study", "up")
+"""The commands whose environment is settled before NumPy and torch are imported and read it."""
+
+LASTING = ("join", "resume", "serve", "simulate", "up")
+"""The commands that go on when nobody reads what they print any more."""
 
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands for which a profile supplies options."""
@@ -72,14 +44,253 @@ GONE = {
 """Commands and options of 0.2.0 that were removed, and what to do instead."""
 
 
+Commands = Mapping[str, Mapping[str, tuple[str, str] | TyperGroup]]
+"""By panel and name: a command's "MODULE:FUNCTION" and first line of help; or a group."""
+
+
+def _make(commands: Commands) -> Iterator[Command | TyperGroup]:
+    for panel, below in commands.items():
+        for name, each in below.items():
+            yield each if isinstance(each, TyperGroup) else Command(name, *each, panel)
+
+
+def _group(name: str, help: str, commands: Commands, line: str | None = None) -> TyperGroup:
+    """Makes a group of commands; the list of all commands shows `line`, or else its help."""
+    return TyperGroup(
+        name=name,
+        help=help,
+        short_help=line,
+        commands=list(_make(commands)),
+        no_args_is_help=True,
+        rich_help_panel=_APART,
+    )
+
+
+keys = _group(
+    "keys",
+    "Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
+    {
+        _AT_PARTY: {
+            "request": (
+                "run.keys:request",
+                "Make a party's own keys, where it runs, and a request to certify them.",
+            ),
+            "rotate": (
+                "run.keys:rotate",
+                "Make new keys of a party, and a request that the old keys sign too.",
+            ),
+        },
+        _AT_ISSUER: {
+            "init": ("run.keys:init", "Make a CA and an empty roster."),
+            "approve": (
+                "run.keys:approve",
+                "Certify the keys of all given parties, or of none, and sign the roster anew.",
+            ),
+            "revoke": (
+                "run.keys:revoke",
+                "Take parties off the roster; their keys are never approved again.",
+            ),
+            "issue": (
+                "run.keys:issue",
+                "Make a party's keys and put them in KIT, if all parties run on this machine.",
+            ),
+            "renew": (
+                "run.keys:renew",
+                "Sign TLS certificates anew, which expire after a year. Running parties reload "
+                "theirs.",
+            ),
+        },
+        _ANYWHERE: {
+            "show": ("run.keys:show", "Verify a kit and list who is in it."),
+        },
+    },
+    "Make each party's keys, and the kit that certifies them: request, init, approve, show.",
+)
+roster = _group(
+    "roster",
+    "Who takes part in a run, while it trains: at whoever issues keys.",
+    {
+        _PLAIN: {
+            "add": (
+                "run.keys:approve",
+                "Certify parties' keys and put them on the roster, as `keys approve` does.",
+            ),
+            "revoke": (
+                "run.keys:revoke",
+                "Take parties off the roster, and out of runs that train, as `keys revoke` does.",
+            ),
+            "replace-holder": (
+                "run.keys:replace_holder",
+                "Replace a lost key holder by another one, while a run trains.",
+            ),
+            "renew": (
+                "run.keys:renew_roster",
+                "Sign the roster anew before it expires; an expired one stops sealing and opening.",
+            ),
+        },
+    },
+    "Change who takes part in a run while it trains: add, revoke, renew.",
+)
+deploy = _group(
+    "deploy",
+    "Files that run the parties of a kit on a cluster. Starts nothing.",
+    {
+        _PLAIN: {
+            "kubernetes": (
+                "run.deploy.commands:kubernetes",
+                "Write manifests for Kubernetes: OUT/servers for the aggregator, OUT/NAME for "
+                "others.",
+            ),
+            "slurm": (
+                "run.deploy.commands:slurm",
+                "Write batch files for Slurm: OUT/aggregator.sbatch, OUT/NAME.sbatch for others.",
+            ),
+        },
+    },
+    "Write the files that run the parties of a kit on a cluster: kubernetes, slurm.",
+)
+budget = _group(
+    "budget",
+    "What a data holder's records have spent, over all runs.",
+    {
+        _PLAIN: {
+            "show": ("run.audit_log:show_ledger", "List what every run has spent, and the sum."),
+            "export": (
+                "run.audit_log:export_ledger",
+                "Write what every run has spent into a signed file, for an auditor.",
+            ),
+            "verify": (
+                "run.audit_log:verify_ledger",
+                "Check who signed such a file, and that it is unchanged.",
+            ),
+        },
+    },
+)
+audit_log = _group(
+    "audit-log",
+    "What a party did in a run, signed: who, when, how many, what epsilon, what was refused.",
+    {
+        _PLAIN: {
+            "export": (
+                "run.audit_log:export_log",
+                "Write a party's journal as a chained and signed log, also while the party runs.",
+            ),
+            "verify": (
+                "run.audit_log:verify_logs",
+                "Check chain and signature of logs, and that none contradicts another.",
+            ),
+        },
+    },
+)
+
+COMMANDS: Commands = {
+    _HERE: {
+        "new": (
+            "run.new:make_project",
+            "Make a runnable project: a plan, a client's script, a README and a test.",
+        ),
+        "check": (
+            "run.check:explain_plan",
+            "Explain a plan on a page, or refuse it with the reason.",
+        ),
+        "up": (
+            "run.play:up",
+            "Play a whole federation on this machine, each party a process of its own.",
+        ),
+    },
+    _RUNS: {
+        "runs": (
+            "run.status:runs",
+            "List the runs of `up` with their versions, scores and states.",
+        ),
+        "status": (
+            "run.status:status",
+            "Ask a coordinator for the status of its run, which changes nothing.",
+        ),
+        "dashboard": (
+            "dashboard.command:dashboard",
+            "Show a run in a browser, until Ctrl-C. Looking changes nothing.",
+        ),
+        "log": ("run.status:log", "Print the logs of a run's parties, in the order of time."),
+        "act": ("run.act:act", "Order a coordinator, signed by its own key and journalled."),
+        "shards": (
+            "run.act:shards",
+            "Move blocks to a new shard, or away from one that leaves, while a run trains.",
+        ),
+        "stop": (
+            "run.status:stop",
+            "End a run of `up` that another terminal plays, and wait for its end.",
+        ),
+        "resume": (
+            "run.play:resume",
+            "Continue a run of `up` that was stopped, by Ctrl-C or a power cut.",
+        ),
+        "export": (
+            "run.export:export_model",
+            "Write the newest whole model of a run as one safetensors file, by tensor name.",
+        ),
+    },
+    _VIRTUAL: {
+        "simulate": (
+            "run.play:simulate",
+            "Play many clients, delays and faults in virtual time, in one process.",
+        ),
+        "study": (
+            "run.study:study",
+            "Compare rules by the virtual time that each takes to a target, over several seeds.",
+        ),
+    },
+    _APART: {
+        "keys": keys,
+        "roster": roster,
+        "deploy": deploy,
+        "serve": ("run.serve:serve_party", "Run one server until a signal stops it."),
+        "join": (
+            "run.join:join_run",
+            "Take part in a federation as a data holder, until the run ends.",
+        ),
+        "flower": (
+            "run.server_app:flower",
+            "Run a Flower app's ServerApp once, where the plan is made, and nowhere else.",
+        ),
+        "preflight": (
+            "run.preflight:print_findings",
+            "Check whether one party could take part from this machine, before it does.",
+        ),
+        "health": (
+            "run.preflight:print_health",
+            "Ask a server on this machine whether it can work, as a probe in its pod does.",
+        ),
+        "takeover": (
+            "run.preflight:take_over",
+            "Have a standby on this machine take over from its coordinator at once.",
+        ),
+        "warm": (
+            "run.warm:print_warm",
+            "Compile the kernels of `rlwe` ahead, so that no party waits for them later.",
+        ),
+        "backup": (
+            "run.restore:backup",
+            "Make a whole copy of a party's state folder, also while the party runs.",
+        ),
+        "restore": (
+            "run.restore:restore",
+            "Bring back a copy of a state folder. If it is killed midway, run it again.",
+        ),
+        "budget": budget,
+        "audit-log": audit_log,
+    },
+}
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"secureps {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which it is.")
     ] = False,
@@ -100,13 +311,15 @@ def root(
         ),
     ] = None,
 ) -> None:
-    """Before every command."""
+    """Before every command, and before its module is imported."""
+    if context.invoked_subcommand in TRAINING:
+        settle_environment()
+    if context.invoked_subcommand in LASTING:
+        ignore_output_errors()
     if profile is not None:
-        from click import get_current_context
-
         from secureps.config.site_files import read_profile
 
-        get_current_context().default_map = dict.fromkeys(PROFILED, read_profile(profile))
+        context.default_map = dict.fromkeys(PROFILED, read_profile(profile))
     if kernels is not None:
         from secureps.compiled import keep_in
 
@@ -114,413 +327,20 @@ def root(
         os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # for processes it starts
 
 
-@app.command(rich_help_panel=_HERE)
-def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The project's: of its folder and its plan.")
-    ],
-    torch: Annotated[
-        bool, typer.Option("--torch", help="A network of PyTorch, with record-level privacy.")
-    ] = False,
-    sklearn: Annotated[
-        bool, typer.Option("--sklearn", help="A classifier of scikit-learn.")
-    ] = False,
-    flower: Annotated[bool, typer.Option("--flower", help="A Flower app.")] = False,
-) -> None:
-    """Make a runnable project: a plan, a client's script, a README and a test.
-
-    The folder NAME must be new or empty. Without an option the script needs only
-    NumPy.
-    """
-    from secureps.run.new import new as make
-
-    asked = {"torch": torch, "sklearn": sklearn, "flower": flower}
-    kinds = [kind for kind, wanted in asked.items() if wanted] or ["numpy"]
-    if len(kinds) > 1:
-        raise typer.BadParameter("a project has one kind of script: give one option of these")
-    made = make(name, kinds[0], Path())
-    typer.echo(f"made {name}: {', '.join(path.name for path in made)}")
-    typer.echo(f"next:\n  cd {name}\n  secureps up plan.toml")
-
-
-@app.command(rich_help_panel=_HERE)
-def check(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
-    values: Values = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'),
-    ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help='Of each shard, as its file has it: "2 GiB".'),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E",
-            help="Find the noise for epsilon E, or the versions if noise is stated.",
+app = get_group(
+    typer.Typer(
+        name="secureps",
+        help=(
+            "A parameter server for training on data that may not leave its owner: clients train "
+            "at home, encrypt what they learned, and nobody can open the update of a single one."
         ),
-    ] = None,
-    up: Annotated[float, typer.Option(help="A client's link to the servers, Mbit/s.")] = 20.0,
-    down: Annotated[float, typer.Option(help="The same link from them, Mbit/s.")] = 100.0,
-    run_script: RunScript = False,
-    fetch: Fetch = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
-) -> None:
-    """Explain a plan on a page, or refuse it with the reason.
-
-    Says who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes and time of an update, and memory per shard. Runs nothing of the plan.
-    With --site it ends with status 1 if that site's policy refuses the plan.
-    """
-    settle_environment()
-    from rich.console import Console
-
-    from secureps.policy.explain.explanation import Link
-    from secureps.run.check import (
-        Permit,
-        check_site,
-        forbids_script,
-        is_accepted,
-        record,
-        site_record,
-        site_tables,
-        tables,
+        no_args_is_help=True,
+        callback=root,
     )
-    from secureps.run.check import check as examine
-    from secureps.run.initial_schema import read_values
-
-    permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
-    verdicts = () if site is None else check_site(plan, site, permit)
-    refused = run_script and forbids_script(verdicts)
-    known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
-    if as_json:
-        more = {} if site is None else {"site": site_record(verdicts)}
-        typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))
-    else:
-        parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
-        for part in parts:
-            Console().print(part)
-    if not is_accepted(verdicts):
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=_HERE)
-def up(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with a federation section.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
-    ] = None,
-    unsafe_seed: UnsafeSeed = None,
-    insecure_for_tests: InsecureForTests = False,
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-    copies: Copies = None,
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Play a standby of the coordinator, too.")
-    ] = False,
-    pin: Pin = "off",
-    shown: Shown = False,
-) -> None:
-    """Play a whole federation on this machine, each party a process of its own.
-
-    Makes keys, starts coordinator, shards, key holders and clients, shows their
-    progress, and compares the result with training alone and training centrally.
-    RUN gets everything: logs, checkpoints, a report with curves, model.safetensors.
-    Ctrl-C stops all processes.
-    """
-    settle_environment()
-    ignore_output_errors()
-    from rich.console import Console
-
-    from secureps.run.report.version_metrics import Extras
-    from secureps.run.up.programs import Order
-    from secureps.run.up.up import up as play
-    from secureps.store.keyring import refuse_unsafe
-
-    refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (Extras(tensorboard, mlflow), copies, show_run() if shown else nullcontext, standby, pin)
-    play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
-
-
-for _command in (commands.runs, commands.status, dashboard, commands.log):
-    app.command(rich_help_panel=_RUNS)(_command)
-for _doing in (act, shards, commands.stop):
-    app.command(rich_help_panel=_RUNS)(_doing)
-
-
-@app.command(rich_help_panel=_RUNS)
-def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-) -> None:
-    """Continue a run of `up` that was stopped, by Ctrl-C or a power cut.
-
-    Every party starts from its journal, so the model is the same as without the stop.
-    """
-    settle_environment()
-    ignore_output_errors()
-    from rich.console import Console
-
-    from secureps.run.report.version_metrics import Extras
-    from secureps.run.up.up import resume as go_on
-
-    go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
-
-
-app.command(rich_help_panel=_RUNS)(commands.export)
-
-
-@app.command(rich_help_panel=_VIRTUAL)
-def simulate(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A file of simulations/.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME.")
-    ] = None,
-    tensorboard: TensorBoard = None,
-    mlflow: MLflow = None,
-    engine: Annotated[
-        Literal["here", "ray"], typer.Option(help="Where clients train: here, or on a Ray cluster.")
-    ] = "here",
-    copies: Copies = None,
-) -> None:
-    """Play many clients, delays and faults in virtual time, in one process.
-
-    The same scenario gives the same model, bit for bit, on whichever engine.
-    Noise is seeded: no privacy.
-    """
-    settle_environment()
-    ignore_output_errors()
-    from secureps.run.report.version_metrics import Extras
-    from secureps.run.simulate.simulate import simulate as play
-
-    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
-
-
-app.command(rich_help_panel=_VIRTUAL)(commands.study)
-
-
-_forwarding = app.command(
-    rich_help_panel=_APART,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
-"""Makes a command that passes all its arguments on to a tool, which it imports when it runs."""
-
-
-def _forward(context: typer.Context, tool: Tool) -> None:
-    tool(args=context.args, prog_name=f"secureps {context.info_name}")
-
-
-@_forwarding
-def keys(context: typer.Context) -> None:
-    """Make each party's keys, and the kit that certifies them: request, init, approve, show."""
-    from secureps.run.keys import keys as tool
-
-    _forward(context, tool)
-
-
-@_forwarding
-def roster(context: typer.Context) -> None:
-    """Change who takes part in a run while it trains: add, revoke, renew."""
-    from secureps.run.keys import roster as tool
-
-    _forward(context, tool)
-
-
-@_forwarding
-def deploy(context: typer.Context) -> None:
-    """Write the files that run the parties of a kit on a cluster: kubernetes, slurm."""
-    from secureps.run.deploy.commands import deploy as tool
-
-    _forward(context, tool)
-
-
-@app.command(rich_help_panel=_APART)
-def serve(
-    role: Annotated[
-        Literal["coordinator", "shard", "keyholder"],
-        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
-    ],
-    config: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
-        ),
-    ],
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Follow the coordinator that FILE names.")
-    ] = False,
-    passphrase_fd: PassphraseFd = None,
-    log_format: LogFormat = "text",
-) -> None:
-    """Run one server until a signal stops it.
-
-    If it is killed, the same command continues where it was. STATE/address says
-    where it listens.
-    """
-    from secureps.run.serve import serve as run
-
-    with _as_a_party():
-        run(role, config, log_format, passphrase_fd, standby)
-
-
-@app.command(rich_help_panel=_APART)
-def join(
-    script: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCRIPT",
-            help="A script with make(settings), a Flower file, or a Flower project's folder.",
-        ),
-    ],
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
-    name: Annotated[str, typer.Option(help="Who you are on the kit's roster.")],
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Outbox, journal, seed. Default: KIT/state/NAME."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
-    ] = None,
-    run_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Settings of a Flower app, as `flwr run` takes them."),
-    ] = None,
-    own_budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            metavar="EPSILON",
-            help="Your own limit, whatever the plan says; a plan without privacy is refused.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        int | None,
-        typer.Option(
-            metavar="T", help="Refuse a plan by which fewer than T key holders open a sum together."
-        ),
-    ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Count as so many records, a public number, however many there are."
-        ),
-    ] = None,
-    unsafe_seed: UnsafeSeed = None,
-    insecure_for_tests: InsecureForTests = False,
-    insecure: Insecure = False,
-    passphrase_fd: PassphraseFd = None,
-    threads: Threads = 1,
-    pin: Pin = "off",
-    ca_fingerprint: Annotated[
-        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What your records spend, over all runs. Default: ledgers/NAME.db beside the kit.",
-        ),
-    ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What your site allows, whatever the plan says."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the last model there when the run ends, as safetensors."
-        ),
-    ] = None,
-    hold: Annotated[
-        bool,
-        typer.Option(
-            "--hold", help="Run your site's key holder beside it: NAME-holder of the kit."
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
-    ] = False,
-    log_format: LogFormat = "text",
-    shown: Shown = False,
-) -> None:
-    """Take part in a federation as a data holder, until the run ends.
-
-    If it is killed, the same command continues where it was.
-    """
-    from secureps.client.runner import Joining, read_run_config, read_settings
-    from secureps.client.site_policy import NO_POLICY, read_site
-    from secureps.roles.member.terms import Terms
-    from secureps.run.join import join as run
-    from secureps.store.keyring import default_state
-    from secureps.store.kit_files import Passphrases, read_passphrase
-
-    with _as_a_party():
-        state = state if state is not None else default_state(kit, name)
-        terms = Terms(own_budget, threshold)
-        own = Passphrases(None if hold else passphrase_fd)
-        joining = Joining(
-            *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
-            records=records,
-            insecure_for_tests=insecure_for_tests,
-            insecure=insecure,
-            ledger=ledger,
-            passphrases=own,
-            site=NO_POLICY if site is None else read_site(site),
-            model=model,
-        )
-        if hold and not hasattr(os, "killpg"):
-            raise ConfigError(
-                "--hold: this system, Windows, has no groups of processes to watch: leave it out, "
-                "and start the key holder beside this client by itself"
-            )
-        if hold:
-            from secureps.run.join import join_and_hold
-
-            words = repeat_words("hold", "passphrase_fd")
-            secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
-            ignore_output_errors()  # reserves a closed stdin's number, which a pipe would get
-            with logging_as(log_format, name, verbose):
-                typer.echo(join_and_hold(joining, words, log_format, secret))
-            return
-        with logging_as(log_format, name, verbose), show_own_page(joining, shown):
-            given = read_settings(settings or []) | read_run_config(run_config or [])
-            reason = run(script, joining, given, pin)
-    typer.echo(reason)
-
-
-for _apart in (commands.flower, commands.preflight, commands.health, commands.takeover):
-    app.command(rich_help_panel=_APART)(_apart)
-for _kept in (commands.warm, commands.backup, commands.restore):
-    app.command(rich_help_panel=_APART)(_kept)
-app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
-app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
-
-
-def _complain(error: Exception) -> SecurepsError:
-    known = with_fault(error)
-    typer.secho(f"error: {one_line(known)} ({known.fault} fault)", fg=typer.colors.RED, err=True)
-    return known
-
-
-@contextmanager
-def _as_a_party() -> Iterator[None]:
-    """Exits with `errors.exit_status`, which tells a supervisor whether a restart can help."""
-    ignore_output_errors()
-    try:
-        yield
-    except SecurepsError as error:
-        raise typer.Exit(exit_status(_complain(error))) from None
+hide_absent_variables(app)
+for _each in _make(COMMANDS):
+    app.add_command(_each)
 
 
 def main() -> None:
@@ -542,7 +362,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        _complain(error)
+        complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

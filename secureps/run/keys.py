@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.identity import Role
+from secureps.crypto.roster import KeyRequest
 from secureps.errors import ConfigError
-from secureps.run.options import PassphraseFd, Tool, open_passphrases
-
-if TYPE_CHECKING:
-    from secureps.crypto.identity import Role
-    from secureps.crypto.roster import KeyRequest
-
-keys = Tool(
-    help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-
-_AT_PARTY, _AT_ISSUER, _ANYWHERE = "At each party", "At whoever issues keys", "Anywhere"
+from secureps.run.options import PassphraseFd
+from secureps.run.up.folder import site_holder
+from secureps.store import issuing
+from secureps.store.keyring import certificate_end, kind_for, load_public, read_fingerprint
+from secureps.store.kit_files import Passphrases
 
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The issuer's own folder.")]
 Own = Annotated[Path, typer.Argument(metavar="DIR", help="This party's own kit.")]
@@ -54,7 +49,6 @@ Hold = Annotated[
 ]
 
 
-@keys.command(rich_help_panel=_AT_PARTY)
 def request(
     directory: Own,
     role: Wanted,
@@ -66,41 +60,29 @@ def request(
     hold: Hold = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a party's own keys, where it runs, and a request to certify them.
-
-    Private keys stay in DIR/private/NAME, under a passphrase if there is one.
+    """Private keys stay in DIR/private/NAME, under a passphrase if there is one.
     The request has no secrets. Repeating the command gives the same request.
     """
-    from secureps.store.issuing import make_keys
-
     parties, kind = _named_parties(role, name, hold), None
     if any(each == "holder" for each, _ in parties):
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
-        from secureps.policy.plan import load_plan
-        from secureps.store.keyring import kind_for
-
-        kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
-    passphrases = open_passphrases(passphrase_fd, new=True)
+        kind = kind_for(_read_cipher(plan))
+    passphrases = Passphrases(passphrase_fd, new=True)
     _write_requests(
-        directory, *(make_keys(directory, *each, kind, passphrases) for each in parties)
+        directory, *(issuing.make_keys(directory, *each, kind, passphrases) for each in parties)
     )
 
 
-@keys.command(rich_help_panel=_AT_PARTY)
 def rotate(
     directory: Own,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose keys.")],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make new keys of a party, and a request that the old keys sign too.
-
-    The old keys stay in use until the request is approved. Then put the new public/
+    """The old keys stay in use until the request is approved. Then put the new public/
     into DIR, and run the command again to replace them.
     """
-    from secureps.store.issuing import rotate as make_anew
-
-    asked = make_anew(directory, name, open_passphrases(passphrase_fd))
+    asked = issuing.rotate(directory, name, Passphrases(passphrase_fd))
     if asked is None:
         typer.echo(f"the new keys of {name} are in place; the old ones are gone")
         return
@@ -108,7 +90,6 @@ def rotate(
     typer.echo(f"then: secureps keys rotate {directory} {name}, once more")
 
 
-@keys.command(rich_help_panel=_AT_ISSUER)
 def init(
     directory: Kit,
     plan: Annotated[Path, typer.Option(metavar="FILE", help="The plan it is made for.")],
@@ -116,18 +97,12 @@ def init(
     host: Host = "",
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a CA and an empty roster."""
-    from secureps.policy.plan import load_plan
-    from secureps.store.issuing import create_kit
-
-    passphrases = open_passphrases(passphrase_fd, new=True)
-    parameters = load_plan(plan, fetch=False).cipher_parameters
-    ca = create_kit(directory, parameters, passphrases, hours, host)
+    passphrases = Passphrases(passphrase_fd, new=True)
+    ca = issuing.create_kit(directory, _read_cipher(plan), passphrases, hours, host)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
 
 
-@keys.command(rich_help_panel=_AT_ISSUER)
 def approve(
     directory: Kit,
     requests: Annotated[
@@ -139,14 +114,10 @@ def approve(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Certify the keys of all given parties, or of none, and sign the roster anew."""
-    from secureps.store.issuing import approve as certify
-    from secureps.store.issuing import read_request
-
-    asked = [read_request(path) for path in requests]
+    asked = [issuing.read_request(path) for path in requests]
     if fingerprint:
         _check_told(asked, fingerprint)
-    granted = certify(directory, asked, open_passphrases(passphrase_fd))
+    granted = issuing.approve(directory, asked, Passphrases(passphrase_fd))
     for each in asked:
         done = "approved" if each in granted else "has these keys already"
         typer.echo(f"{each.role} {each.name}: {done}; fingerprint {each.fingerprint}")
@@ -155,16 +126,12 @@ def approve(
     typer.echo(f"then give everybody {directory / 'public'}")
 
 
-@keys.command(rich_help_panel=_AT_ISSUER)
 def revoke(
     directory: Kit,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Whose keys.")],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Take parties off the roster; their keys are never approved again."""
-    from secureps.store.issuing import revoke as take_off
-
-    holders = take_off(directory, names, open_passphrases(passphrase_fd))
+    holders = issuing.revoke(directory, names, Passphrases(passphrase_fd))
     typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
     if holders:
         typer.echo(
@@ -173,7 +140,6 @@ def revoke(
         typer.echo("secureps roster replace-holder")
 
 
-@keys.command(rich_help_panel=_AT_ISSUER)
 def issue(
     directory: Kit,
     role: Wanted,
@@ -181,20 +147,14 @@ def issue(
     hold: Hold = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a party's keys and put them in KIT, if all parties run on this machine.
-
-    The issuer sees these private keys. --passphrase-fd is the CA's.
-    """
-    from secureps.store.issuing import issue_all
-
+    """The issuer sees these private keys. --passphrase-fd is the CA's."""
     parties = _named_parties(role, name, hold)
-    issue_all(directory, parties, open_passphrases(passphrase_fd))
+    issuing.issue_all(directory, parties, Passphrases(passphrase_fd))
     for own, party in parties:
         typer.echo(f"made {own} {party}: give it {directory / 'public'}")
         typer.echo(f"and, over a channel you trust, {directory / 'private' / party}")
 
 
-@keys.command(rich_help_panel=_AT_ISSUER)
 def renew(
     directory: Kit,
     names: Annotated[
@@ -203,21 +163,14 @@ def renew(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Sign TLS certificates anew, which expire after a year. Running parties reload theirs."""
-    from secureps.store.issuing import renew as sign_anew
-
-    for name, end in sign_anew(directory, names or (), open_passphrases(passphrase_fd)).items():
+    for name, end in issuing.renew(directory, names or (), Passphrases(passphrase_fd)).items():
         typer.echo(f"{name}: until {end:%Y-%m-%d}")
     typer.echo(f"give everybody {directory / 'public'} again; keys and roster are as they were")
 
 
-@keys.command(rich_help_panel=_ANYWHERE)
 def show(
     directory: Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder.")],
 ) -> None:
-    """Verify a kit and list who is in it."""
-    from secureps.store.keyring import certificate_end, load_public
-
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     now = kit.roster
@@ -232,19 +185,22 @@ def show(
         )
 
 
-def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> None:
-    from secureps.store.issuing import check_fingerprints
-    from secureps.store.keyring import read_fingerprint
+def _read_cipher(plan: Path) -> CipherParameters:
+    from secureps.policy.plan import load_plan  # most commands do without what plans need
 
+    return load_plan(plan, fetch=False).cipher_parameters
+
+
+def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> None:
     source = "as `secureps keys request` printed it"
-    check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprints])
+    told = [read_fingerprint(each, "request", source) for each in fingerprints]
+    issuing.check_fingerprints(asked, told)
 
 
 def _named_parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
     """The parties that get keys: the named one, and with `hold` its site's key holder."""
-    from secureps.run.up.folder import site_holder
 
     if hold and role != "client":
         raise ConfigError(f"--hold is for a client, beside which a key holder runs, not a {role}")
@@ -253,10 +209,8 @@ def _named_parties(
 
 
 def _write_requests(directory: Path, *asked: KeyRequest) -> None:
-    from secureps.store.issuing import write_request
-
     for each in asked:
-        path = write_request(directory, each)
+        path = issuing.write_request(directory, each)
         typer.echo(f"private keys of {each.role} {each.name}: {directory / 'private' / each.name}")
         typer.echo(f"request: {path}")
         typer.echo(f"fingerprint {each.fingerprint}")
@@ -273,21 +227,7 @@ HoursOnce = Annotated[
     ),
 ]
 
-roster = Tool(
-    help="Who takes part in a run, while it trains: at whoever issues keys.",
-    no_args_is_help=True,
-    add_completion=False,
-)
 
-roster.command(
-    "add", help="Certify parties' keys and put them on the roster, as `keys approve` does."
-)(approve)
-roster.command(
-    "revoke", help="Take parties off the roster, and out of runs that train, as `keys revoke` does."
-)(revoke)
-
-
-@roster.command("replace-holder")
 def replace_holder(
     directory: Kit,
     old: Annotated[str, typer.Argument(metavar="NAME", help="The key holder that is lost.")],
@@ -299,13 +239,10 @@ def replace_holder(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Replace a lost key holder by another one, while a run trains."""
-    from secureps.store import issuing
-
     asked = issuing.read_request(request)
     if fingerprint:
         _check_told([asked], [fingerprint])
-    issuing.replace_holder(directory, old, asked, open_passphrases(passphrase_fd))
+    issuing.replace_holder(directory, old, asked, Passphrases(passphrase_fd))
     typer.echo(f"holder {asked.name} in place of {old}; fingerprint {asked.fingerprint}")
     if not fingerprint:
         typer.echo("ask it, over another channel, whether its fingerprint is this one")
@@ -313,13 +250,9 @@ def replace_holder(
     typer.echo("seals its next versions for the new one")
 
 
-@roster.command("renew")
 def renew_roster(
     directory: Kit, hours: HoursOnce = None, passphrase_fd: PassphraseFd = None
 ) -> None:
-    """Sign the roster anew before it expires; an expired one stops sealing and opening."""
-    from secureps.store.issuing import renew_roster as sign_anew
-
-    signed = sign_anew(directory, hours, open_passphrases(passphrase_fd))
+    signed = issuing.renew_roster(directory, hours, Passphrases(passphrase_fd))
     typer.echo(f"roster {signed.number}, {signed.lifetime}")
     typer.echo(f"give the coordinator {directory / 'public'}: a run that trains tells the others")

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from secureps.config.sections import NAME, PATTERNS
 from secureps.errors import ConfigError, OperatorError
@@ -59,3 +62,27 @@ def _write(folder: Path, kind: str, name: str) -> Iterator[Path]:
             path = folder / RENAMED.get(file, file)
             path.write_text(template.read_text().replace(_PROJECT, name))
             yield path
+
+
+def make_project(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The project's: of its folder and its plan.")
+    ],
+    torch: Annotated[
+        bool, typer.Option("--torch", help="A network of PyTorch, with record-level privacy.")
+    ] = False,
+    sklearn: Annotated[
+        bool, typer.Option("--sklearn", help="A classifier of scikit-learn.")
+    ] = False,
+    flower: Annotated[bool, typer.Option("--flower", help="A Flower app.")] = False,
+) -> None:
+    """The folder NAME must be new or empty. Without an option the script needs only
+    NumPy.
+    """
+    asked = {"torch": torch, "sklearn": sklearn, "flower": flower}
+    kinds = [kind for kind, wanted in asked.items() if wanted] or ["numpy"]
+    if len(kinds) > 1:
+        raise typer.BadParameter("a project has one kind of script: give one option of these")
+    made = new(name, kinds[0], Path())
+    typer.echo(f"made {name}: {', '.join(path.name for path in made)}")
+    typer.echo(f"next:\n  cd {name}\n  secureps up plan.toml")

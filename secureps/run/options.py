@@ -1,20 +1,25 @@
-"""Options, environment variables and the class of tools that several commands share."""
+"""Options, environment variables, errors and the class of commands that several modules share."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pkgutil import resolve_name
+from typing import Annotated, Any, Literal
 
 import click
 import typer
-from typer.core import TyperOption
+from typer.core import TyperCommand, TyperOption
 from typer.main import get_command
 
-if TYPE_CHECKING:
-    from secureps.store.kit_files import Passphrases
+from secureps.errors import SecurepsError, exit_status
+from secureps.tracebacks import with_fault
+from secureps.wording import one_line
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -47,9 +52,11 @@ InsecureForTests = Annotated[
     typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
 ]
 
-RunFolder = Annotated[
+MaybeRun = Annotated[
     Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
 ]
+
+RunOfUp = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")]
 
 Server = Annotated[
     str | None,
@@ -59,6 +66,12 @@ Server = Annotated[
 AskingKit = Annotated[
     Path | None, typer.Option("--kit", metavar="DIR", help="The start-up kit of who asks.")
 ]
+
+CaFingerprint = Annotated[
+    str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="The same for programs.")]
 
 Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for the journal and the status.")
@@ -74,17 +87,6 @@ PassphraseFd = Annotated[
         metavar="N",
         help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
     ),
-]
-
-
-def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
-    from secureps.store.kit_files import Passphrases
-
-    return Passphrases(descriptor, new)
-
-
-Threads = Annotated[
-    int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
 ]
 
 
@@ -157,25 +159,6 @@ LogFormat = Annotated[
 ]
 
 
-def _join_lines(tool: typer.Typer) -> None:
-    """Joins the lines of each paragraph of help, so that the terminal's width wraps them."""
-    for each in tool.registered_commands:
-        text = each.help or inspect.getdoc(each.callback) or ""
-        each.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-    for group in tool.registered_groups:
-        if group.typer_instance is not None:
-            _join_lines(group.typer_instance)
-
-
-def _hide_absent_variables(command: click.Command) -> None:
-    """Keeps "(env var: 'None')" out of errors about options without a variable."""
-    for each in command.params:
-        if isinstance(each, TyperOption) and not each.envvar:
-            each.show_envvar = False
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _hide_absent_variables(below)
-
-
 def repeat_words(*left_out: str) -> list[str]:
     """Returns the words of the current command, without the options that are left out.
 
@@ -196,17 +179,60 @@ def repeat_words(*left_out: str) -> list[str]:
     return [str(context.info_name), *options, "--", *arguments]
 
 
-class Tool(typer.Typer):
-    """A `typer.Typer` that builds its commands when it is first called."""
+class Command(TyperCommand):
+    """A command of a module that is imported when the command is called, and not for its name.
 
-    _commands: click.Command | None = None
+    Args:
+        function: "MODULE:FUNCTION" below `secureps`. The function's docstring has what the
+            command's help says after its first paragraph.
+        line: the first paragraph of its help, which the list of commands shows.
+        panel: the part of that list.
+    """
 
-    def commands(self) -> click.Command:
-        if self._commands is None:
-            _join_lines(self)
-            self._commands = get_command(self)
-            _hide_absent_variables(self._commands)
-        return self._commands
+    def __init__(self, name: str, function: str, line: str, panel: str) -> None:
+        super().__init__(name, help=line, rich_help_panel=panel)
+        self.function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.commands()(*args, **kwargs)
+    @cached_property
+    def loaded(self) -> click.Command:
+        """The whole command, with its options; imports its module."""
+        function = resolve_name(f"secureps.{self.function}")
+        paragraphs = [self.help or "", *(inspect.getdoc(function) or "").split("\n\n")]
+        # The terminal's width wraps a paragraph, and no line of the source does.
+        text = "\n\n".join(" ".join(each.split()) for each in paragraphs).strip()
+        tool = typer.Typer(add_completion=False)
+        tool.command(self.name, help=text)(function)
+        return hide_absent_variables(get_command(tool))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        return self.loaded.make_context(info_name, args, parent, **extra)
+
+
+def hide_absent_variables(command: click.Command) -> click.Command:
+    """Keeps "(env var: 'None')" out of errors about options without a variable."""
+    for each in command.params:
+        if isinstance(each, TyperOption) and not each.envvar:
+            each.show_envvar = False
+    return command
+
+
+def complain(error: Exception) -> SecurepsError:
+    """Prints an error as one line; returns it as an error that says whose fault it is."""
+    known = with_fault(error)
+    typer.secho(f"error: {one_line(known)} ({known.fault} fault)", fg=typer.colors.RED, err=True)
+    return known
+
+
+@contextmanager
+def as_a_party() -> Iterator[None]:
+    """Exits with `errors.exit_status`, which tells a supervisor whether a restart can help."""
+    try:
+        yield
+    except SecurepsError as error:
+        raise typer.Exit(exit_status(complain(error))) from None

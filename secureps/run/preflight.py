@@ -19,7 +19,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ServeSection
@@ -27,6 +29,7 @@ from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
 from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
+from secureps.run.options import CaFingerprint, Insecure, PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
 from secureps.store.keyring import (
@@ -90,20 +93,6 @@ class Departure:
     ca_fingerprint: str | None = None
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
-
-    @classmethod
-    def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
-        """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
-        section, kit, state = read_config(config)
-        return cls(
-            kit,
-            section.name,
-            server or section.coordinator,
-            state,
-            ca_fingerprint=section.ca_fingerprint,
-            insecure=section.insecure,
-            passphrases=passphrases,
-        )
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:
@@ -242,6 +231,7 @@ def _check_disk(state: Path) -> Finding:
 
 
 def _check_kernels() -> Finding:
+    # `secureps health`, which probes run all the time, does without numba.
     from secureps.compiled import has_all_kernels, kernel_folder, missing
 
     if missing:
@@ -260,6 +250,58 @@ def _check_site(plan: Path, site: Path) -> Finding:
         return Finding("site", "ok", f"{site} allows {plan}")
     refused = named([each.key for each in verdicts if each.objection])
     return Finding("site", "no", f"{site} refuses {plan} by {refused}: `secureps check --site`")
+
+
+def print_findings(
+    kit: Annotated[
+        Path | None, typer.Argument(metavar="[KIT]", help="The party's start-up kit.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Who it is on the kit's roster.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A server's: its kit, name, state and coordinator are there."
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The coordinator; after a comma its standby."),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its state. Default: KIT/state/NAME.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plan, to hold --site against.")
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
+    ] = None,
+    ca_fingerprint: CaFingerprint = None,
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Checks its kit, keys, roster and certificate by this machine's calendar, dials the
+    coordinator and every shard, and checks the disk, the kernels, and what its site
+    allows. Each check prints a line with what to do. Ends with status 1 if one fails.
+    """
+    if (plan is None) != (site is None):
+        raise typer.BadParameter("--plan and --site go together")
+    passphrases = Passphrases(passphrase_fd)
+    if config is not None:
+        section, kit, state = read_config(config)
+        name, server, site, plan = section.name, server or section.coordinator, None, None
+        ca_fingerprint, insecure = section.ca_fingerprint, section.insecure
+    elif kit is None or name is None:
+        raise typer.BadParameter("give KIT and --name, or --config")
+    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
+    colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
+    outcomes = set()
+    for found in preflight(Departure(*of, passphrases)):
+        mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
+        typer.echo(f"{mark}  {found.what:12}{found.text}")
+        outcomes.add(found.outcome)
+    if "no" in outcomes:
+        raise typer.Exit(1)
 
 
 # --- `secureps health` and `secureps takeover`: ask a server on this machine -------
@@ -287,6 +329,21 @@ def health(config: Path) -> bool:
             return ask(channel, PATIENCE)
         except Unreachable as error:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+
+
+def print_health(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the server was started with.")
+    ],
+    alive: Annotated[
+        bool, typer.Option("--alive", help="Any answer will do, also that it cannot work yet.")
+    ] = False,
+) -> None:
+    """Ends with status 1 if it does not answer, or cannot work yet."""
+    ready = health(config)
+    typer.echo("it can work" if ready else "it cannot work yet")
+    if not ready and not alive:
+        raise typer.Exit(1)
 
 
 def read_config(config: Path) -> tuple[ServeSection, Path, Path]:
@@ -326,12 +383,14 @@ def dialable(address: str) -> str:
     )
 
 
-def take_over(config: Path, passphrase_fd: int | None = None) -> None:
-    """Orders the standby that a file configures, on this machine, to take over at once.
-
-    Raises Refused if the standby lacks acknowledged records or already rules, ConfigError or
-    KitError for a bad file or kit, OperatorError if the standby does not run.
-    """
+def take_over(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the standby was started with.")
+    ],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """The coordinator ends, if it is still running."""
+    # Raises Refused if the standby lacks acknowledged records or already rules.
     section, kit, state = read_config(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
@@ -350,3 +409,7 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
                 f"the standby of {config} does not run here: {error}; start it, "
                 "or say this where it runs"
             ) from None
+    typer.echo(
+        "the standby takes over: the run goes on once all shards and enough key holders obey it; "
+        "secureps status says whom it waits for"
+    )

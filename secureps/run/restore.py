@@ -6,9 +6,12 @@ if the run has made a version since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
@@ -16,26 +19,42 @@ from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
 from secureps.run.report.terminal import fold_versions
 from secureps.service.shard.states import ShardFolders
-from secureps.store.backup import JOURNAL, demand_owner, read_pinned, read_run, restore
+from secureps.store.backup import JOURNAL, demand_owner, read_pinned, read_run
+from secureps.store.backup import backup as make_backup
+from secureps.store.backup import restore as bring_back
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
 
 
-def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
-    """Restores a copy into the state folder of a party of a kit; yields lines for the operator.
+def backup(
+    state: Annotated[Path, typer.Argument(metavar="STATE", help="A party's state folder.")],
+    out: Annotated[Path, typer.Option(metavar="COPY", help="A folder of its own, to be made.")],
+) -> None:
+    """Journal and log are copied at one moment. Keep the copy as secret as the folder,
+    because a client's copy has its seed. The kit is not copied.
+    """
+    typer.echo(f"copied {state} to {out}: {make_backup(state, out)} rows of its journal")
 
-    Raises ConfigError unless copy, folder and kit are of this party and of one run, and the errors
-    of `store.backup.restore`.
+
+def restore(
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="What `backup` made.")],
+    state: Annotated[Path, typer.Option(metavar="DIR", help="The state folder to bring back.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The party's start-up kit.")],
+    name: Annotated[str, typer.Option(help="Whose it is, on the kit's roster.")],
+) -> None:
+    """A shard's copy is always accepted, and what it may lack is printed. A copy of a
+    coordinator, key holder or client is refused if the party has done more since,
+    because the party would forget what it has said or spent.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role
     if (copy / JOURNAL).is_file():
         _refuse_foreign(copy, state, roster, role, name)
-    rows = restore(copy, state, role, kit / "private" / name)
-    yield f"restored {state}: {rows} rows of its journal"
+    rows = bring_back(copy, state, role, kit / "private" / name)
+    typer.echo(f"restored {state}: {rows} rows of its journal")
     if role == "shard":
-        yield from _note_versions(state, name)
+        _note_versions(state, name)
 
 
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
@@ -63,7 +82,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
             )
 
 
-def _note_versions(state: Path, name: str) -> Iterator[str]:
+def _note_versions(state: Path, name: str) -> None:
     if (pinned := read_pinned(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
@@ -75,7 +94,7 @@ def _note_versions(state: Path, name: str) -> Iterator[str]:
     own = _newest_versions(ShardFolders(state / "states", checkpoints), plan.groups)
     has = f"version {fold_versions(own)}" if own else "no version"
     part = _describe_part(checkpoints, name, plan.groups)
-    yield (
+    typer.echo(
         f"note: the copy has {has}, {part}: with checkpoint_every = {every} and "
         "replicas = 1 the run goes on if it is at one of these, or at a version of "
         f"another part of a checkpoint. If it has come to any other, {name} says so once it is "

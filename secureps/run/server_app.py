@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from secureps.client.initial_model import KEY, ServerAppResult, write_served
@@ -18,7 +19,7 @@ from secureps.client.script import Script, is_flower_app
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
 from secureps.config.sections import refuse_misplaced, toml_tables
-from secureps.crypto.sampling import Seed
+from secureps.crypto.sampling import SecretSeed, Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import initial_path
 from secureps.policy.plan import Plan, load_plan
@@ -121,29 +122,41 @@ def _is_founded(initial: str) -> bool:
         return False  # a later reader of the file reports the damage
 
 
-def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
+def flower(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
+) -> None:
+    """Writes DIR/plan.toml, with the strategy's optimizer, and
+    DIR/initial.safetensors: version 0 and the messages to clients in every
+    version. Says what was taken; a ServerApp with code of its own is refused.
+    `up`, `simulate` and `check --run-script` do this by themselves.
+    """
     read = load_plan(plan)
     federation = read.section.federation
     if federation is None:
         raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
     refuse_misplaced(federation.settings, plan)
     script = (plan.parent / federation.script).resolve()
+    seed = SecretSeed.from_os()
     founding = run_server_app(read, script, federation.settings, federation.clients, seed)
     if founding is None:
         raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
     update = {"federation": federation.model_copy(update={"script": str(script)})}
     founding = replace(founding, section=founding.section.model_copy(update=update))
-    if (folder / PLAN).exists():
-        raise ConfigError(f"{folder / PLAN} is there already: name a new folder")
+    if (out / PLAN).exists():
+        raise ConfigError(f"{out / PLAN} is there already: name a new folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        founding.write(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        founding.write(out)
     except OSError as error:
-        raise OperatorError(f"{folder}: cannot write what the ServerApp says: {error}") from None
+        raise OperatorError(f"{out}: cannot write what the ServerApp says: {error}") from None
+    console = Console()
     founding.tell(console)
-    model = folder / MODEL
+    model = out / MODEL
     for text in (
-        f"plan: {folder / PLAN}",
+        f"plan: {out / PLAN}",
         f"version 0: {model}; give it to every holder: `secureps join --set initial={model}`",
     ):
         console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,7 @@
-"""`secureps status`: asks a coordinator, once or until the run ends, and explains its silence."""
+"""`secureps status`, `runs`, `log` and `stop`: look at runs of this machine and elsewhere.
+
+A coordinator is asked once or until the run ends, and its silence is explained.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,28 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
-from secureps.run.options import open_passphrases
+from secureps.run.options import (
+    AsJson,
+    AskingKit,
+    Insecure,
+    MaybeRun,
+    PassphraseFd,
+    RunOfUp,
+    Server,
+)
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import PLAYED, describe_standing
+from secureps.run.up.runs import PLAYED, describe_standing, list_runs
+from secureps.run.up.runs import log as read_logs
+from secureps.run.up.runs import stop as stop_run
 
 if TYPE_CHECKING:
     from secureps.run.status_client import StatusClient
@@ -52,7 +66,9 @@ class StatusTarget:
     @cached_property
     def passphrases(self) -> Passphrases:
         """The passphrase of the private keys, which can be read only once."""
-        return open_passphrases(self.passphrase_fd)
+        from secureps.store.kit_files import Passphrases
+
+        return Passphrases(self.passphrase_fd)
 
     def why_silent(self, asked: bool = False) -> str:
         """The reason why no answer will come any more; empty if one may come.
@@ -186,3 +202,54 @@ def _last_status(folder: RunFolder, why: str) -> Status | None:
     ended = (replace(m, state=ENDED) if m.state == NOT_KNOWN else m for m in known.members)
     finished = known.finished or why
     return replace(known, finished=finished, members=tuple(ended), servers=(), shards=())
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
+    ] = Path("runs"),
+) -> None:
+    for line in list_runs(folder):
+        Console().print(line, soft_wrap=True)
+
+
+def status(
+    run: MaybeRun = None,
+    server: Server = None,
+    kit: AskingKit = None,
+    name: Annotated[
+        str | None, typer.Option(help="Who asks, if it is no observer: a name on the kit's roster.")
+    ] = None,
+    as_json: AsJson = False,
+    again: Annotated[
+        bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
+    ] = False,
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Shows versions, what each group waits for and why, what clients have spent, and which shard
+    holds what. Give RUN, or --server and --kit.
+    """
+    look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
+
+
+def log(
+    run: RunOfUp,
+    party: Annotated[
+        str | None, typer.Argument(metavar="[PARTY]", help="Whose; default: of all parties.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="The last N lines.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="And what comes, until the run ends.")
+    ] = False,
+) -> None:
+    """Ctrl-C ends --follow, and not the run."""
+    for line in read_logs(run, party, tail, follow):
+        typer.echo(line)
+
+
+def stop(
+    run: RunOfUp,
+) -> None:
+    """It acts like Ctrl-C there: nothing is lost, and `secureps resume` continues the run."""
+    typer.echo(stop_run(run))

@@ -32,7 +32,9 @@ from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from secureps.compiled import keep_in
@@ -368,20 +370,26 @@ Take = Callable[[Trial, Outcome], None]
 
 
 @terminable(Terminated)
-def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays all trials, writes table and picture, and returns the rows.
-
-    Args:
-        path: a scenario with a study.
-        out: the report's folder, which must be empty; default: runs/NAME-study.
-        workers: the number of trials that are played at once.
-    """
-    scenario = load_scenario(path)
-    own = section_of(scenario)
-    with naming(path, ConfigError):
-        _refuse_unsound(scenario, own)
-    _tell_founding(scenario, own, console)
-    folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
+def study(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+    ] = 2,
+) -> tuple[Row, ...]:
+    """The report is one table and one picture."""
+    console = Console()
+    read = load_scenario(scenario)
+    own = section_of(read)
+    with naming(scenario, ConfigError):
+        _refuse_unsound(read, own)
+    _tell_founding(read, own, console)
+    folder = out if out is not None else Path("runs") / f"{read.section.name}-study"
     new_folder(folder)
     results = StudyResults(own)
     courses = [_plan_trials(own, each) for each in own.variant]
@@ -399,10 +407,10 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
         f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
         "virtual seconds each"
     )
-    _play_all(path, courses, workers, warm_once(console.print), take)
+    _play_all(scenario, courses, workers, warm_once(console.print), take)
     rows = results.rows()
     (folder / TABLE).write_text(markdown(own, rows))
-    draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
+    draw_study(results.curves(), read.section.name, own.measure, own.target, folder)
     console.print(WordTable(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():

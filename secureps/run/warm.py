@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import typer
 
 from secureps.codec import delta
 from secureps.codec.grid import Grid
@@ -68,3 +69,10 @@ def warm_once(say: Callable[[str], None]) -> Path:
         say("compiles kernels, once for this release: some seconds")
         warm()
     return kernel_folder().parent
+
+
+def print_warm() -> None:
+    """Each release has a folder of kernels that only you may write to. Without it parties
+    compile kernels at their first use, which takes some seconds.
+    """
+    typer.echo(warm())

@@ -3,33 +3,42 @@
 import io
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from secureps.run import cli
-from secureps.run.options import Tool
+from secureps.run.options import Command
 from tests.kits.nursery import ROOT
 
 INSECURE = "--insecure-for-tests"
 """What a seed that everybody may know needs."""
 
 
-def invoked(tool: Tool, *arguments: str | Path, catch: bool = True) -> Result:
+def commands(tool: click.Command = cli.app, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yields a tool and all commands below it, whole, by names such as "keys init"."""
+    yield name, tool.loaded if isinstance(tool, Command) else tool
+    for part, each in tool.commands.items() if isinstance(tool, click.Group) else ():
+        yield from commands(each, f"{name} {part}".strip())
+
+
+def invoked(tool: click.Command, *arguments: str | Path, catch: bool = True) -> Result:
     """How a tool ends, and what it prints.
 
     Args:
         catch: an exception that is no error of the command line is in the result; else raised.
     """
     words = [str(each) for each in arguments]
-    return CliRunner().invoke(tool.commands(), words, catch_exceptions=catch)
+    return CliRunner().invoke(tool, words, catch_exceptions=catch)
 
 
-def said(tool: Tool, *arguments: str | Path) -> str:
+def said(tool: click.Command, *arguments: str | Path) -> str:
     """What a tool prints; it fails if the tool does, and raises what ended it."""
     done = invoked(tool, *arguments, catch=False)
     assert done.exit_code == 0, done.output

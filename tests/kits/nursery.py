@@ -230,7 +230,6 @@ if __name__ == "__main__":
     for module in IMPORTED:
         importlib.import_module(module)
     importlib.import_module("secureps.run.warm").warm()
-    importlib.import_module("secureps.run.cli").app.commands()
     os.fsync = os.fdatasync = lambda fd: None  # as in `conftest`
     importlib.import_module("secureps.store.journal").SYNCHRONOUS = "OFF"  # type: ignore[attr-defined]
     importlib.import_module("secureps.service.process").KitWatch.LOOK = 0.5  # tests wait for it

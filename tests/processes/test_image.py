@@ -17,7 +17,7 @@ from typing import Self
 
 import pytest
 
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import deploy
 from secureps.run.deploy.kubernetes import USER
 from tests.kits.command import said
 from tests.kits.namespaces import Switch, possible

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 
 from secureps.compiled import kernel_folder
 from secureps.policy.plan import load_plan
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import deploy
 from secureps.run.up.folder import client_names, holder_names
 from tests.kits.command import said
 from tests.kits.nursery import ROOT

@@ -33,8 +33,6 @@ from secureps.errors import ERRORS
 from secureps.policy.explain.visibility import advised_threshold, count_withstood
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
-from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys
 from secureps.run.simulate.scenario_file import load_scenario
 from tests.kits import evidence_page
 from tests.kits.documented import PAGE, documented
@@ -50,9 +48,6 @@ PAGES = (
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
-
-TOOLS = {"deploy": deploy, "keys": keys}
-"""Commands that leave what follows to a tool."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|<>#\n]*)", re.MULTILINE)
@@ -81,20 +76,12 @@ def files(text: str) -> set[str]:
 
 def parses(arguments: list[str]) -> None:
     """Reads a command line as `secureps` would, without doing anything; UsageError if it cannot."""
-    root = app.commands()
-    assert isinstance(root, click.Group)
-    name, *rest = arguments
-    command = root.get_command(click.Context(root), name)
-    if command is None:
-        raise click.UsageError(f"no command {name}")
-    if name in TOOLS:
-        group = TOOLS[name].commands()
-        assert isinstance(group, click.Group)
-        tool, (name, *rest) = name, rest
-        command = group.get_command(click.Context(group), name)
-        if command is None:
-            raise click.UsageError(f"no command {tool} {name}")
-    command.make_context(name, rest)
+    command: click.Command | None = app
+    while isinstance(command, click.Group):
+        name, *arguments = arguments
+        _, command, _ = command.resolve_command(click.Context(command), [name])
+    assert command is not None
+    command.make_context(name, arguments)
 
 
 def pages() -> list[Path]:
@@ -118,10 +105,8 @@ def test_every_command_parses(page: Path) -> None:
 
 @every_page
 def test_every_command_in_a_sentence_is_one(page: Path) -> None:
-    root = app.commands()
-    assert isinstance(root, click.Group)
     for line in _INLINE.findall(page.read_text()):
-        assert line.split()[0] in root.commands, line
+        assert line.split()[0] in app.commands, line
 
 
 @every_page

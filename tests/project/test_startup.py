@@ -1,5 +1,6 @@
 """What commands import before they answer: none of the modules that cost more than they do."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,24 @@ def test_a_plan_without_a_script_is_checked_without_kernels_and_trainers(tmp_pat
     found = imported(MAIN, "check", str(path), "--values", "1000")
     assert found & SLOW == set()
     assert found >= FOR_A_CHECK
+
+
+WATCHED = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            print("threads:", os.environ.get("OMP_NUM_THREADS"))
+sys.meta_path.insert(0, Watch())
+from secureps.run.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "simulate", "up"])
+def test_numpy_finds_the_environment_settled(command: str, tmp_path: Path) -> None:
+    """It reads the number of threads once, and other numbers give other bits."""
+    own = {name: each for name, each in os.environ.items() if name != "OMP_NUM_THREADS"}
+    words = (sys.executable, "-c", WATCHED, command, str(tmp_path / "nowhere.toml"))
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=own)
+    assert done.stdout.splitlines() == ["threads: 1"], done.stderr

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -10,12 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-import typer
-import typer.main
 from rich.text import Text
-from typer.main import get_command
 
 from secureps import __version__
 from secureps.client import runner
@@ -23,12 +18,10 @@ from secureps.client.runner import Joining, _parser
 from secureps.errors import InternalError, Unreachable
 from secureps.run import cli
 from secureps.run.cli import app
-from secureps.run.deploy.commands import deploy
-from secureps.run.keys import keys, roster
-from secureps.run.options import Tool
+from secureps.run.options import Command
 from secureps.run.report.version_metrics import Extras
 from secureps.run.up.programs import Order, imports_of_all
-from tests.kits.command import said, typed
+from tests.kits.command import commands, typed
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.party_kits import descriptor, phrase
@@ -78,21 +71,12 @@ def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
     assert "None" not in said
 
 
-def helps(command: click.Command) -> Iterator[tuple[str, str]]:
-    """Yields every help text of a command and of those below it, with the command's name."""
-    yield str(command.name), command.help or ""
-    for parameter in command.params:
-        yield f"{command.name} {parameter.name}", getattr(parameter, "help", None) or ""
-    for below in getattr(command, "commands", {}).values():
-        yield from helps(below)
-
-
-@pytest.mark.parametrize("tool", [cli.app, keys, roster, deploy])
-def test_help_shows_the_words_that_stand_in_brackets(tool: typer.Typer) -> None:
+def test_help_shows_the_words_that_stand_in_brackets() -> None:
     """Without a backslash a plan's [scaling] is taken for a style, and left out."""
-    for where, text in helps(typer.main.get_command(tool)):
-        styles = {str(span.style) for span in Text.from_markup(text).spans}
-        assert styles <= {"red"}, where
+    for name, command in commands():
+        for text in (command.help, *(getattr(each, "help", None) for each in command.params)):
+            styles = {str(span.style) for span in Text.from_markup(text or "").spans}
+            assert styles <= {"red"}, name
 
 
 def test_version() -> None:
@@ -132,9 +116,7 @@ def test_what_is_not_there_is_one_line(
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels and --profile, which a command takes before its name, a project's own, and
     --dashboard and --hold: what shows a run knows of clients, and they not of that."""
-    tool = typer.main.get_command(cli.app)
-    assert isinstance(tool, click.Group)
-    command = tool.commands["join"]
+    command = dict(commands())["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
@@ -250,7 +232,8 @@ def test_one_thread_unless_told_otherwise(
     def play(*_: object, **__: object) -> None:
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
-    monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
+    name = {"up": "play_plan", "simulate": "play_scenario"}[command]
+    monkeypatch.setattr(f"secureps.run.play.{name}", play)
     typed(command, "x.toml")
     assert seen == [threads]
 
@@ -273,8 +256,8 @@ def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
         assert more == {"engine": "here", "copies": None}
         seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
 
-    monkeypatch.setattr("secureps.run.up.up.up", play_up)
-    monkeypatch.setattr("secureps.run.simulate.simulate.simulate", play_simulate)
+    monkeypatch.setattr("secureps.run.play.play_plan", play_up)
+    monkeypatch.setattr("secureps.run.play.play_scenario", play_simulate)
     for command in ("up", "simulate"):
         typed(command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml")
         typed(command, "x.toml")
@@ -299,7 +282,7 @@ def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
     """Of a process of its own: what counts is what is set before grpc is imported."""
     code = (
         "import os, sys; from secureps.run import cli; assert 'grpc' not in sys.modules; "
-        "cli.root(); import secureps.wire.grpc.client; print(os.environ['GRPC_VERBOSITY'])"
+        "import secureps.wire.grpc.client; print(os.environ['GRPC_VERBOSITY'])"
     )
     own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}
@@ -316,16 +299,7 @@ OF_OTHERS = {"--node-config", "--partition", "--head", "--from-literal"}
 
 def options() -> dict[str, set[str]]:
     """By command, as "join" or "keys issue"; and of a data holder's own script."""
-    found: dict[str, set[str]] = {}
-
-    def walk(command: object, name: str) -> None:
-        found[name] = {o for p in getattr(command, "params", ()) for o in p.opts} | {"--help"}
-        for each, inner in getattr(command, "commands", {}).items():
-            walk(inner, f"{name} {each}".strip())
-
-    walk(get_command(app), "")
-    for lazy, name in ((keys, "keys"), (deploy, "deploy")):  # imported when they are called
-        walk(get_command(lazy), name)
+    found = {n: {o for p in c.params for o in p.opts} | {"--help"} for n, c in commands()}
     found["script"] = {o for a in _parser()._actions for o in a.option_strings}
     return found
 
@@ -372,22 +346,9 @@ def test_options_that_are_named_are_there() -> None:
     assert not found
 
 
-doubling = Tool()
-
-
-@doubling.command()
-def double(number: int) -> None:
-    typer.echo(2 * number)
-
-
-def test_its_commands_are_made_once_and_run_as_typers() -> None:
-    assert doubling.commands() is doubling.commands()
-    for number in (2, 3):
-        assert said(doubling, str(number)) == f"{2 * number}\n"
-    assert doubling(args=["4"], standalone_mode=False) is None
-
-
-def test_forks_of_up_find_those_of_the_command_line() -> None:
-    """By the name that they are imported by."""
-    (named,) = (each for each in imports_of_all(small_plan()) if "commands" in each)
-    assert pkgutil.resolve_name(named)() is cli.app.commands()
+@pytest.mark.parametrize("name", ["serve", "join"])
+def test_forks_of_up_have_the_modules_of_their_commands(name: str) -> None:
+    command = app.commands[name]
+    assert isinstance(command, Command)
+    module, _, _ = command.function.partition(":")
+    assert f"secureps.{module}" in imports_of_all(small_plan())

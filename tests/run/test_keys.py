@@ -8,7 +8,7 @@ import pytest
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, KitError
-from secureps.run.keys import keys, roster
+from secureps.run.cli import keys, roster
 from secureps.store.keyring import load_holder_secret, load_private, load_public
 from tests.kits.command import invoked, said
 from tests.kits.party_kits import give

@@ -12,7 +12,6 @@ from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.messages.records import Dated, RunPinned
 from secureps.run.cli import app
-from secureps.run.restore import bring_back
 from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, backup
 from secureps.store.checkpoint import checkpoint_path, write_state
@@ -48,7 +47,8 @@ def restored(root: Path, versions: tuple[int, ...], role: Role = "shard", **keys
     journal.append(0.0, [Dated(0.0, SHARD, role), pinned])
     journal.close()
     backup(state, copy)
-    return list(bring_back(copy, state, kit, SHARD))
+    words = ("restore", copy, "--state", state, "--kit", kit, "--name", SHARD)
+    return said(app, *words).splitlines()
 
 
 def test_the_versions_that_a_copy_and_the_newest_checkpoint_have_are_named(tmp_path: Path) -> None:

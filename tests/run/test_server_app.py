@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.initial_model import (
@@ -27,7 +26,7 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check
 from secureps.run.cli import app as cli
-from secureps.run.server_app import Founding, prepare, run_server_app
+from secureps.run.server_app import Founding, flower, run_server_app
 from secureps.store.checkpoint import write_state
 from tests.kits.command import said
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
@@ -298,12 +297,12 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
     assert federation is not None
     assert run_server_app(made, path, {}, 10, UnsafeSeed(3)) is None, "it has run"
     with pytest.raises(ConfigError, match="is there already: name a new folder"):
-        prepare(plan, out, UnsafeSeed(1), Console())
+        flower(plan, out)
     with pytest.raises(ConfigError, match="there is no ServerApp to run"):
-        prepare(out / "plan.toml", tmp_path / "again", UnsafeSeed(1), Console())
+        flower(out / "plan.toml", tmp_path / "again")
     (tmp_path / "file").touch()
     with pytest.raises(OperatorError, match="file: cannot write what the ServerApp says: "):
-        prepare(plan, tmp_path / "file", UnsafeSeed(1), Console())
+        flower(plan, tmp_path / "file")
 
 
 def plans_of_the_page() -> list[str]:

@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
-from secureps.run.options import Fetch, RunScript, Tool, Values
-
-deploy = Tool(
-    help="Files that run the parties of a kit on a cluster. Starts nothing.",
-    no_args_is_help=True,
-    add_completion=False,
+from secureps.run.check import Permit
+from secureps.run.deploy.deployment import (
+    Request,
+    kubernetes_files,
+    notes,
+    slurm_files,
+    write_folders,
 )
+from secureps.run.deploy.kubernetes import SERVERS, Cluster, choose_store
+from secureps.run.deploy.slurm import ADDRESS
+from secureps.run.deploy.slurm import SERVERS as AGGREGATOR
+from secureps.run.initial_schema import read_values
+from secureps.run.options import Fetch, RunScript, Values
 
 # Options by their panels of `--help`.
 _client_option = partial(typer.Option, rich_help_panel="Of clients")
@@ -57,7 +63,6 @@ Site = Annotated[
 ]
 
 
-@deploy.command()
 def kubernetes(
     plan: Plan,
     kit: Kit,
@@ -145,18 +150,11 @@ def kubernetes(
         ),
     ] = None,
 ) -> None:
-    """Write manifests for Kubernetes: OUT/servers for the aggregator, OUT/NAME for others.
-
-    Each party says it with its own kit and applies its own folder to its own cluster. OUT
+    """Each party says it with its own kit and applies its own folder to its own cluster. OUT
     has private keys (as Secrets): keep it as the kit is kept.
 
     Example: secureps deploy kubernetes plan.toml --kit kit --out manifests --domain ps.example
     """
-    from secureps.run.check import Permit
-    from secureps.run.deploy.deployment import Request, kubernetes_files, notes, write_folders
-    from secureps.run.deploy.kubernetes import SERVERS, Cluster, choose_store
-    from secureps.run.initial_schema import read_values
-
     of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
     request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
@@ -167,16 +165,13 @@ def kubernetes(
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
     if store is not None and SERVERS in files:
-        text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+        _note(f"servers need the Secret {store.secret} in {namespace}, with keys to the store")
     if standby and SERVERS in files and request.read.section.take_over_after is None:
-        text = "the plan has no take_over_after: the standby takes over by command alone"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+        _note("the plan has no take_over_after: the standby takes over by command alone")
     for line in notes(request, shared=False):
-        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
+        _note(line)
 
 
-@deploy.command()
 def slurm(
     plan: Plan,
     kit: Kit,
@@ -209,20 +204,13 @@ def slurm(
     threshold: Threshold = None,
     site: Site = None,
 ) -> None:
-    """Write batch files for Slurm: OUT/aggregator.sbatch, OUT/NAME.sbatch for others.
-
-    PLAN, KIT, OUT and the script lie on a file system that all nodes share; OUT
+    """PLAN, KIT, OUT and the script lie on a file system that all nodes share; OUT
     is where state, logs and checkpoints will be. A job that is preempted or whose
     time is over is queued again, and goes on where it was, on whatever node. A
     setting that is a path from here has its whole path in jobs.
 
     Example: secureps deploy slurm plan.toml --kit kit --out /shared/run --script client.py
     """
-    from secureps.run.check import Permit
-    from secureps.run.deploy.deployment import Request, notes, slurm_files, write_folders
-    from secureps.run.deploy.slurm import ADDRESS, SERVERS
-    from secureps.run.initial_schema import read_values
-
     of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
     request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
@@ -230,8 +218,11 @@ def slurm(
     write_folders(out, files)
     for name in files[""]:
         typer.echo(f"sbatch {out / name}")
-    if files[""] and f"{SERVERS}.sbatch" not in files[""]:
-        text = f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}"
-        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
+    if files[""] and f"{AGGREGATOR}.sbatch" not in files[""]:
+        _note(f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}")
     for line in notes(request, shared=True):
-        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
+        _note(line)
+
+
+def _note(text: str) -> None:
+    typer.secho(f"note: {text}", fg=typer.colors.YELLOW)

@@ -253,8 +253,8 @@ class Deaths:
 
 
 _SERVERS = (
-    *("secureps.run.cli", "secureps.run.cli:app.commands", "secureps.run.serve"),
-    *("secureps.run.join", "grpc.experimental"),
+    *("secureps.run.cli", "secureps.run.serve", "secureps.run.join"),
+    "grpc.experimental",
 )
 _KERNELS = ("secureps.codec.kernels", "secureps.compiled:load_kernels")
 _OPENING = {

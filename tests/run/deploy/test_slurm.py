@@ -14,7 +14,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import deploy
 from secureps.run.deploy.slurm import Batch
 from secureps.store.keyring import load_public
 from tests.kits.command import said

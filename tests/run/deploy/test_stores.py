@@ -12,7 +12,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError
-from secureps.run.deploy.commands import deploy
+from secureps.run.cli import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Store
 from tests.kits.command import said

@@ -1,6 +1,5 @@
 """`secureps study`: rules judged by virtual time, over several seeds."""
 
-import io
 import json
 import os
 import signal
@@ -127,23 +126,20 @@ def scenario(folder: Path, old: str = "", new: str = "") -> Path:
     return path
 
 
-def screen() -> Console:
-    return Console(file=io.StringIO(), width=200)
-
-
-def said(console: Console) -> list[str]:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
 
 
 def points(*scores: float) -> tuple[Point, ...]:
     return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
 
 
-def test_a_study_is_one_table_and_one_picture(tmp_path: Path) -> None:
+def test_a_study_is_one_table_and_one_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, out = scenario(tmp_path), tmp_path / "out"
-    rounds, alone = study(path, out, 2, console := screen())
-    lines = [line for line in said(console) if line.startswith("[")]
+    rounds, alone = study(path, out, 2)
+    lines = [line for line in said(capsys) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged: all counted; one has no choice"
     assert (rounds.variant, rounds.times) == ("rounds", 1.0)
     assert alone.settings == "rate 0.5"
@@ -236,7 +232,7 @@ def test_a_study_that_is_not_right_is_refused(
     old: str, new: str, reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ConfigError, PlanRefused), match=reason):
-        study(scenario(tmp_path, old, new), tmp_path / "out", 2, screen())
+        study(scenario(tmp_path, old, new), tmp_path / "out", 2)
     assert not (tmp_path / "out").exists()
 
 
@@ -244,7 +240,7 @@ def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     path.write_text(path.read_text().split("[study]")[0])
     with pytest.raises(ConfigError, match=r"no section \[study\]"):
-        study(path, tmp_path / "out", 2, screen())
+        study(path, tmp_path / "out", 2)
 
 
 RULE = """
@@ -269,7 +265,7 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
     path.write_text(text[: text.index("[[study.variant]]")].replace('"rounds"', '"alone"'))
     path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
     with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
-        study(path, out, 1, screen())
+        study(path, out, 1)
     assert not list(out.iterdir())
     with pytest.raises(RuleFailed, match=f"^{failed}"):
         play(path, Trial("alone", 0, seed=1, limit=200.0))
@@ -300,7 +296,9 @@ plan = "large.toml"
 """
 
 
-def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
+def test_variants_are_whole_plans_and_bytes_take_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Under the plan's own cipher, whose bytes they are."""
     path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
     text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
@@ -317,8 +315,8 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
     assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
     assert {plan.cipher.name for plan in plans} == {"rlwe"}
-    study(path, tmp_path / "out", 1, console := screen())
-    lines = [line for line in said(console) if line.startswith("[")]
+    study(path, tmp_path / "out", 1)
+    lines = [line for line in said(capsys) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged"
     assert any("large-seed-1: accuracy 0.6 after " in line for line in lines)
 
@@ -333,10 +331,12 @@ def test_a_worker_that_is_killed_is_told_of(
     with pytest.raises(
         ConfigError, match="was killed, or had no memory left: --workers 1 needs less"
     ):
-        study(scenario(tmp_path), tmp_path / "out", 2, screen())
+        study(scenario(tmp_path), tmp_path / "out", 2)
 
 
-def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> None:
+def test_a_server_app_founds_every_trial_as_it_founds_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = "FedAdam(eta=0.5, min_available_nodes=4)"
     server = SERVER.replace("FedAvg(fraction_evaluate=0.5, min_available_nodes=20)", own)
     server = server.replace("import FedAvg", "import FedAdam")
@@ -352,9 +352,8 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     optimizer = plan.section.group[0].optimizer
     assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.25)
     assert plan.initial_digest
-    console = screen()
-    _tell_founding(played, section_of(played), console)
-    assert any("its optimizer (name = fedadam" in line for line in said(console))
+    _tell_founding(played, section_of(played), Console())
+    assert any("its optimizer (name = fedadam" in line for line in said(capsys))
 
 
 @pytest.mark.timeout(60)
