@@ -230,6 +230,9 @@ class Step:
     def tell(self, message: Request) -> None:
         self.effects.append(Call(COORDINATOR, message))
 
+    def say(self, text: str) -> None:
+        self.effects.append(Say(text))
+
     def watch_if(self, newer: bool) -> Step:
         """Subscribes anew after a newer roster or calendar, so that orders that waited come again.
 

@@ -29,7 +29,7 @@ from secureps.errors import (
 )
 from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.records import RosterFollowed
-from secureps.roles.machine import KitRead, Say, Step
+from secureps.roles.machine import KitRead, Step
 
 SOON = 6 * 3600.0
 """Seconds before a roster expires in which operators are warned."""
@@ -103,7 +103,7 @@ class RosterFollower:
         """True if `what` must wait because the roster has expired; says so once."""
         known, self._said = self._said, self.expired
         if self._said and not known:
-            step.effects.append(Say(f"{what} waits: {self._said}"))
+            step.say(f"{what} waits: {self._said}")
         return bool(self._said)
 
     def take_recovery(self) -> bool:

@@ -36,7 +36,6 @@ from secureps.roles.coordinator import checkpointing, opening, recovery, termina
 from secureps.roles.coordinator.group import MAKING, OPENS, GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
-from secureps.roles.machine import Say
 from secureps.roles.validation import check_digests, check_part, check_prepared
 from secureps.wording import named
 
@@ -365,7 +364,7 @@ def _differ(tx: Transaction, group: GroupState, found: str) -> None:
         "start the faulty one on a sound machine, with a new state folder"
     )
     if group.reason != text:
-        tx.step.effects.append(Say(f"{tx.plan.head(group.name)}{text}"))
+        tx.step.say(f"{tx.plan.head(group.name)}{text}")
     group.reason = text
 
 

@@ -91,7 +91,6 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Record,
-    Say,
     Step,
     Tick,
     WatchLost,
@@ -414,7 +413,7 @@ class Coordinator(Seat):
     def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
         """Logs that a server went away or came back, because rounds wait for servers too."""
         if party not in self.federation.members and not self.federation.finished:
-            tx.step.effects.append(Say(f"{party} {text}"))
+            tx.step.say(f"{party} {text}")
 
     @staticmethod
     def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:
@@ -431,7 +430,7 @@ class Coordinator(Seat):
         newer = self._follower.read(step, event)
         known, self._sessions.roster = self._sessions.roster, self._follower.notice
         if self._sessions.roster not in ("", known):
-            step.effects.append(Say(f"the coordinator {self._sessions.roster}"))
+            step.say(f"the coordinator {self._sessions.roster}")
         keys, roster = event.keys or self._settings.keys, self._follower.roster
         self._settings = replace(self._settings, roster=roster, keys=keys)
         tx = replace(self._tx(now), step=step)

@@ -34,7 +34,7 @@ from secureps.roles.coordinator import commit, opening, recovery, reign
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
 from secureps.roles.coordinator.transaction import Transaction, refuse_once
-from secureps.roles.machine import Halt, Say
+from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import LATER
 
 
@@ -204,7 +204,7 @@ def register(tx: Transaction, event: Register) -> Noted | NotReady:
     tx.sessions.obeyed[party] = max(event.seen, tx.sessions.obeyed.get(party, 0))
     if moved and tx.is_spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
-        tx.step.effects.append(Say(text))
+        tx.step.say(text)
     elif moved and reign.is_ruling(tx):
         tell_moved(tx)
     if initial is not None and federation.pinned is None:

@@ -63,7 +63,6 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Say
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import block_bytes, check_sequence
 from secureps.wording import named, printable
@@ -242,7 +241,7 @@ def retire(tx: Transaction, message: requests.Retire) -> None:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
         if client not in tx.sessions.refused:  # it refused the plan, so it never joined
             tx.sessions.refused.add(client)
-            tx.step.effects.append(Say(f"{client} takes no part: {reason}"))
+            tx.step.say(f"{client} takes no part: {reason}")
         return
     if client in tx.federation.why_gone and (client in tx.federation.retired or message.returns):
         return

@@ -37,7 +37,6 @@ from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Say
 from secureps.wording import named
 
 
@@ -103,25 +102,23 @@ def form_committee(tx: Transaction) -> None:
     shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
     if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
         text = "the key that all updates are encrypted for is no longer on the roster"
-        tx.step.effects.append(
-            Say(f"{text}: nobody can open them, begin a new run from the last model")
-        )
+        tx.step.say(f"{text}: nobody can open them, begin a new run from the last model")
     if not shared or (known and known[-1].committee == roster.committee):
         return
     members = roster.holders()
     names = tuple(certificate.name for certificate in members)
     if any(earlier.committee == roster.committee for earlier in known):
         text = f"{named(names)} opened earlier versions of this run, and others since"
-        tx.step.effects.append(Say(f"{text}: a holder that was replaced does not come back"))
+        tx.step.say(f"{text}: a holder that was replaced does not come back")
         return
     if known and len(names) != tx.plan.holders:
         text = f"the roster has {len(names)} key holders, and the plan {tx.plan.holders}"
-        tx.step.effects.append(Say(f"{text}: those that there were go on"))
+        tx.step.say(f"{text}: those that there were go on")
         return
     found = {file_digest(EnvelopePublicKey(key).to_bytes()): key for key in tx.settings.keys}
     if known and (lacking := [c.name for c in members if c.cipher_key_digest not in found]):
         text = f"the kit lacks the cipher key of {named(lacking)}: copy all of public/"
-        tx.step.effects.append(Say(f"{text}; the key holders before go on"))
+        tx.step.say(f"{text}; the key holders before go on")
         return
     groups = tx.federation.groups.values() if known else ()
     since = tuple(GroupVersion(group.name, group.version + 1) for group in groups)
@@ -134,7 +131,7 @@ def form_committee(tx: Transaction) -> None:
     if before is not None:
         gone, come = set(before.holders) - set(names), set(names) - set(before.holders)
         text = f"{named(sorted(come or names))} in place of {named(sorted(gone or names))}"
-        tx.step.effects.append(Say(f"the next versions are sealed for other key holders: {text}"))
+        tx.step.say(f"the next versions are sealed for other key holders: {text}")
 
 
 def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:

@@ -384,13 +384,13 @@ class Standby(Seat):
             return self._take_over(commanded)
         step = Step(effects=[self._follow()])
         if commanded:  # the operator was told that the command is obeyed
-            step.effects.append(Say(LAPSED))
+            step.say(LAPSED)
         if self.follows and not before:
             when = "alone: the plan has no take_over_after"
             if self._after < math.inf:
                 when = f"or after {self._after:g} s without a word of the coordinator"
             text = "has all that the coordinator has, which waits for it now; it takes over"
-            step.effects.append(Say(f"{text} by `secureps takeover` {when}"))
+            step.say(f"{text} by `secureps takeover` {when}")
         return step
 
     def _lose(self, now: float, text: str) -> Step:

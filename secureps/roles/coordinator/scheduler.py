@@ -62,7 +62,6 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
-from secureps.roles.machine import Say
 from secureps.wording import named
 
 
@@ -730,7 +729,7 @@ def note_overdue(tx: Transaction) -> float | None:
         text = f"owes {what} {version} for more than {deadline:g} s, the plan's deadline"
         names |= {party: text for party in parties if party in tx.watchers}
     for party in sorted(names.keys() - sessions.overdue.keys()):
-        tx.step.effects.append(Say(f"{party} {names[party]}"))
+        tx.step.say(f"{party} {names[party]}")
     sessions.overdue = names
     return min(until, default=None)
 

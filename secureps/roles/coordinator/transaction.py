@@ -30,7 +30,7 @@ from secureps.policy.rules.registry import apply_factors, build_rule
 from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.group import GroupState, Members
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
-from secureps.roles.machine import Order, Say, Step
+from secureps.roles.machine import Order, Step
 from secureps.roles.pinned_run import LATER, PinnedRun
 
 # --- attendance --------------------------------------------------------------------
@@ -569,6 +569,6 @@ class Transaction:
 def refuse_once(tx: Transaction, party: str, text: str) -> NotReady:
     """Makes the refusal of a party that waits for an operator, and logs it once."""
     if party not in tx.sessions.elsewhere:
-        tx.step.effects.append(Say(text))
+        tx.step.say(text)
     tx.sessions.elsewhere[party] = tx.now
     return NotReady(text, LATER)

@@ -19,7 +19,7 @@ from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Publish
 from secureps.messages.requests import Decline
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Say, Step
+from secureps.roles.machine import Step
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 
 
@@ -44,7 +44,7 @@ class Committees:
                     step.records.append(told)
                     known.apply(told)
             except SecurepsError as error:
-                step.effects.append(Say(f"what is said of key holders is not taken: {error}"))
+                step.say(f"what is said of key holders is not taken: {error}")
 
     def take(self, told: KeyCommittee) -> None:
         """Takes the coordinator's word for when a committee begins; the earliest one counts."""

@@ -406,7 +406,7 @@ class Member(PinnedParty):
                 step.tell(message)
                 if isinstance(message, Evaluated):
                     text = f"evaluates version {message.version}: {message.examples:,} records"
-                    step.effects.append(Say(text))
+                    step.say(text)
             case KitRead() if sender == WORKER:
                 if self._follower.read(step, event):
                     self._catch_up(step)
@@ -487,7 +487,7 @@ class Member(PinnedParty):
         before = self._out.carried_update(id.group)
         self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
-            step.effects.append(Say(f"{id} was {outcome}: {reason}"))
+            step.say(f"{id} was {outcome}: {reason}")
         newest, dropped = self._model.published.get(id.group), outcome == Outcome.DROPPED
         current = newest is not None and newest.version == sealed.receipt.version
         if until is None and dropped and current and not burnt:
@@ -515,7 +515,7 @@ class Member(PinnedParty):
                 if group not in self._out.founded and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
-                step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
+                step.say(f"no founding model of {group} is sent: it is founded")
         self.committees.decline(step, self._plan, self._invites.open, self._model.published)
         desk = self._desk()
         if self._decline_worn_out(step, desk):
@@ -594,7 +594,7 @@ class Member(PinnedParty):
             self._decline_evaluation(step, invite, reason)
             return
         of = f"version {base.version} of {invite.group}"
-        step.effects.append(Say(f"sends no update from {of}: {reason}"))
+        step.say(f"sends no update from {of}: {reason}")
         asked = self.name, invite.group, invite.round
         step.tell(requests.Decline(*asked, reason, base.version, base.step))
 
@@ -677,7 +677,7 @@ class Member(PinnedParty):
         """Declines an invitation; tells the data holder, once, if no evaluation is ever sent."""
         if not self._refuses and (own := self._budget.evaluation_objection()):
             self._refuses = True
-            step.effects.append(Say(own))
+            step.say(own)
         step.tell(requests.Decline(self.name, invite.group, invite.round, reason))
 
     def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
@@ -714,7 +714,7 @@ class Member(PinnedParty):
             if (error := self._out.moving[update.receipt.id].refused) is not None:
                 self._take_refusal(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
-            step.effects.append(Say(self._budget.describe(self._ledger, event, sent)))
+            step.say(self._budget.describe(self._ledger, event, sent))
         for aim, reason in event.unsent.items():
             base = Base(aim.version, aim.step)
             self._decline(step, self._invites.followed[aim.group], base, reason)
@@ -776,7 +776,7 @@ class Member(PinnedParty):
             if any(at.version for at in reply.next):
                 self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:
-                    step.effects.append(Say(STATE_GONE))
+                    step.say(STATE_GONE)
         if not self._warned:
             self._warned = True
             step.effects += map(Say, self._settings.warnings(self._plan))
@@ -818,7 +818,7 @@ class Member(PinnedParty):
             case requests.Heartbeat():
                 self._beating = False
             case Evaluated(version=version):
-                step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
+                step.say(f"the evaluation of version {version} is lost: {error}")
             case _ if not isinstance(request, _IDLE):
                 step.effects.append(Halt(str(error), type(error)))
 
@@ -932,7 +932,7 @@ class Departure:
             "as many trainings as this site allows (updates_per_hour) have begun within an hour: "
             f"the next one may begin in {minutes}"
         )
-        step.effects.append(Say(text))
+        step.say(text)
 
     def end_rest_if_due(self, now: float) -> bool:
         """Ends a rest whose time has passed; returns whether the coordinator must be told."""

@@ -36,7 +36,7 @@ from secureps.messages.submission import (
     SubmissionId,
     cohort_digest,
 )
-from secureps.roles.machine import Answer, Call, Defer, Prune, Say, Step, Work
+from secureps.roles.machine import Answer, Call, Defer, Prune, Step, Work
 from secureps.roles.pinned_run import LATER, Pinned
 from secureps.roles.shard.state import (
     DrawNoise,
@@ -556,7 +556,7 @@ class NoiseCopies:
                 gathering.again = now + AGAIN
                 what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
                 text = f"{self.state.name} waits for {what}, and asks for it again: {error}"
-                step.effects.append(Say(text))
+                step.say(text)
             gathering.refused.setdefault(ask.block, set()).add(sender)
         self._go_on(step, gathering)
         return gathering.order if gathering.whole else None

@@ -704,7 +704,7 @@ class Shard:
             elif order is not None and order.incarnation == self.state.incarnation:
                 self._carry_out(step, order)
         except SecurepsError as error:
-            step.effects.append(Say(f"{self._name} cannot do what it was told: {error}"))
+            step.say(f"{self._name} cannot do what it was told: {error}")
         finally:
             self._peers.forget_answers(missing)
 
