@@ -24,8 +24,7 @@ from secureps.client.trainer import Array, FitResult, Setting, Trainer, blamed, 
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
 from secureps.messages.encoding import digest
-from secureps.messages.orders import GroupVersion
-from secureps.messages.run import Schema, TensorSpec
+from secureps.messages.run import GroupVersion, Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.store.checkpoint import map_state, read_metadata, read_state, write_state
 

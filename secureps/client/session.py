@@ -37,7 +37,7 @@ from secureps.client.trainer import (
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
-from secureps.messages.orders import Task
+from secureps.messages.run import Task
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member

@@ -104,8 +104,8 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.member_records import Sealed, UpdateReleased
-from secureps.messages.orders import Task
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
+from secureps.messages.run import Task
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, Receipt, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta

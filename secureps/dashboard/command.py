@@ -69,7 +69,7 @@ def dashboard(
     what to look at: --server, --state or --log. It needs secureps\\[dashboard].
     """
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, show_beside
+        from secureps.dashboard.application import Looking, show_beside
 
     asks = run is not None or server is not None
     target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
@@ -88,7 +88,7 @@ def dashboard(
 def show_run() -> Callable[[Path], AbstractContextManager[None]]:
     """Returns what shows a run of `up`, by its folder; ConfigError without the extra."""
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, show_beside
+        from secureps.dashboard.application import Looking, show_beside
 
     def shown(run: Path) -> AbstractContextManager[None]:
         target = find(run, None, None, None)
@@ -101,7 +101,7 @@ def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]
     if not shown:
         return nullcontext()
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, show_beside
+        from secureps.dashboard.application import Looking, show_beside
     own = Looking(
         joining.kit,
         joining.name,

@@ -12,9 +12,9 @@ from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import GroupVersion, KeyCommittee
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import Placement, ShardAddress
+from secureps.messages.run import GroupVersion, Placement, ShardAddress
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Held, SubmissionId
 

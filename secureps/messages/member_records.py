@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RosterFollowed, RunPinned
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 

@@ -9,20 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.run import GroupVersion, Placement, RunInfo, ShardAddress, Task
 from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
 
 MESSAGE_LIMIT = 20 << 20
 """The most bytes of any encoded message."""
-
-
-class Task:
-    """Work that is long or does I/O, which a party's machine gives to its worker.
-
-    An order that contains all of the work is itself the task.
-    """
-
-    __slots__ = ()
 
 
 # --- to shards and holders --------------------------------------------------------
@@ -136,14 +127,6 @@ class Commit:
     keep: int
     blocks: tuple[bytes, ...] = ()
     state: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupVersion:
-    """One coordinate of a vector of versions."""
-
-    group: str
-    version: int
 
 
 @dataclass(frozen=True, slots=True)

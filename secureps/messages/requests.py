@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
-from secureps.messages.orders import GroupVersion, Task
-from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress
+from secureps.messages.run import GroupVersion, Placement, RunInfo, Schema, ShardAddress, Task
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.submission import (
     BlockHeader,

@@ -320,3 +320,20 @@ class Schema:
 @lru_cache(maxsize=16)
 def _digest(schema: Schema) -> bytes:
     return digest("secureps-schema", canonical(schema))
+
+
+class Task:
+    """Work that is long or does I/O, which a party's machine gives to its worker.
+
+    An order that contains all of the work is itself the task.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVersion:
+    """One coordinate of a vector of versions."""
+
+    group: str
+    version: int

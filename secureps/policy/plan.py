@@ -54,8 +54,8 @@ from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.files.objects import pin_initial
 from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest
-from secureps.messages.orders import MESSAGE_LIMIT, GroupVersion
-from secureps.messages.run import Schema
+from secureps.messages.orders import MESSAGE_LIMIT
+from secureps.messages.run import GroupVersion, Schema
 from secureps.messages.submission import model_digest
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import REPLACING, Optimizer, build_optimizer, keeping_exact

@@ -16,9 +16,9 @@ from secureps.errors import SecurepsError
 from secureps.messages.coordinator_records import CoordinatorRecord, StandbyFollows
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord, OwnAct
-from secureps.messages.orders import AnyOrder, Task
+from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe, Telemetry, Trouble
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.shard_records import ShardRecord
 
 

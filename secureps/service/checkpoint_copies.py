@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.files.objects import ObjectStore
-from secureps.messages.orders import Task, WriteCheckpoint
-from secureps.messages.run import COORDINATOR
+from secureps.messages.orders import WriteCheckpoint
+from secureps.messages.run import COORDINATOR, Task
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.machine import TaskResult
 from secureps.service.environment import Meter

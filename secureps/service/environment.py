@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from secureps.errors import InternalError, Malformed
-from secureps.messages.orders import Task
 from secureps.messages.requests import PutBlock, Reply, Request
+from secureps.messages.run import Task
 from secureps.roles.machine import Machine, Record, TaskResult
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal

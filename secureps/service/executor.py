@@ -58,10 +58,10 @@ from secureps.errors import (
 )
 from secureps.exhaustion import is_disk_fault, name_limit
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import AnyOrder, Task
+from secureps.messages.orders import AnyOrder
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     WORKER,

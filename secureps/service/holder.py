@@ -16,8 +16,9 @@ from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.orders import EraseKeys, Examine, Open, Task
+from secureps.messages.orders import EraseKeys, Examine, Open
 from secureps.messages.requests import Examined, Figure, GetSum, KeyShare, Request, Telemetry
+from secureps.messages.run import Task
 from secureps.messages.submission import (
     OPENED,
     BlockHeader,

@@ -22,10 +22,9 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
-from secureps.messages.orders import Task
 from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.machine import WORKER, Done, Halt, Machine, Record, Step

@@ -36,9 +36,8 @@ from prometheus_client.registry import Collector
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.orders import Task
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.messages.run import LOOPBACK, STANDBY, is_on_loopback
+from secureps.messages.run import LOOPBACK, STANDBY, Task, is_on_loopback
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator

@@ -47,9 +47,10 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import Examine, Open, Task, WriteCheckpoint
+from secureps.messages.orders import Examine, Open, WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Prepared, Reply, Request, Submit
+from secureps.messages.run import Task
 from secureps.messages.submission import Cohort, Held
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder.bfv import OpenSum

@@ -43,8 +43,7 @@ from secureps.messages.encoding import (
 )
 from secureps.messages.evaluation import VersionEvaluated, is_model_group
 from secureps.messages.format import FORMAT, demand_readable
-from secureps.messages.orders import GroupVersion
-from secureps.messages.run import Placement, RunInfo
+from secureps.messages.run import GroupVersion, Placement, RunInfo
 from secureps.store.atomic_file import hash_pieces, make_directory, write_durably
 from secureps.store.durability import open_to_read
 from secureps.wording import named

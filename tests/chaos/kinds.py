@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from secureps.errors import NotReady
-from secureps.messages.orders import AnyOrder, Task, WriteCheckpoint
+from secureps.messages.orders import AnyOrder, WriteCheckpoint
 from secureps.messages.requests import Reply, Request, Rows, Subscribe
+from secureps.messages.run import Task
 from secureps.roles.coordinator import state as coordinator_tasks
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder import bfv, committee

@@ -12,7 +12,7 @@ from secureps.client.trainer import Array, EvaluateResult, PooledEvaluation, jud
 from secureps.config.plan import EvaluationSection
 from secureps.errors import ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
-from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupVersion
 from tests.kits.privacy_kit import private_plan
 
 SECTION = EvaluationSection(every=1, metrics={"loss": 4.0, "accuracy": 1.0})

@@ -15,7 +15,7 @@ from secureps.client.initial_model import (
     take_frozen,
 )
 from secureps.errors import WrongShape
-from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupVersion
 
 INITIAL: Tensors = {"head": np.zeros(3, np.float32)}
 

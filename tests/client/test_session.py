@@ -15,8 +15,8 @@ from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWor
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
-from secureps.messages.orders import Task
 from secureps.messages.requests import MemberStatus
+from secureps.messages.run import Task
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
 from secureps.roles.member.member import LEFT as BY_ITS_HOLDER

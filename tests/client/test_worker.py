@@ -21,8 +21,9 @@ from secureps.errors import DamagedStore, DiskFailed, Malformed, Refused
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion, KeyCommittee
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import bound

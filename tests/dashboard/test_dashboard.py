@@ -19,8 +19,8 @@ import pytest
 from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
 from secureps.crypto.tls import tls_name
+from secureps.dashboard.application import Looking, dashboard
 from secureps.dashboard.command import show_own_page, show_run
-from secureps.dashboard.dashboard import Looking, dashboard
 from secureps.errors import ConfigError, KitError
 from secureps.extras import command
 from secureps.messages.charge import Release

@@ -11,6 +11,7 @@ import pytest
 from secureps.client.sealing import OutboxSealer
 from secureps.errors import Refused
 from secureps.messages import orders, requests
+from secureps.messages.run import GroupVersion
 from secureps.roles.machine import WORKER, KitRead, Step
 from secureps.roles.member.committees import Committees
 from secureps.roles.roster_follower import RosterFollower
@@ -150,7 +151,7 @@ def sealed_twice(sites: Sites, name: str) -> tuple[Sent, Sent]:
     first = before.send(name, by=(sealer, outbox))
     known.note_sealed(first.receipt)
     follower.follow(Step(), after.kit.public.roster.to_bytes().decode())
-    begins = orders.GroupVersion("all", 1)
+    begins = GroupVersion("all", 1)
     known.take(dataclasses.replace(after.sealed_for("all", 1), since=(begins,)))
     known.note_sealed(after.send(name, 2, version=1, by=(sealer, outbox)).receipt)
     known.take(after.sealed_for("all", 0))

@@ -25,7 +25,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.sharing import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
 from secureps.flower.post import ModelForm
-from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupVersion
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import BlockDelta, block_delta

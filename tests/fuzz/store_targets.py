@@ -17,8 +17,8 @@ from secureps.errors import Malformed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, file_digest, payload_digest, to_plain
 from secureps.messages.format import FORMAT
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.run import GroupVersion
 from secureps.roles.machine import Fold
 from secureps.store import checkpoint, issuing
 from secureps.store.backup import backup, restore

@@ -9,6 +9,7 @@ from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt, SubmissionId, ciphertext_root
 from secureps.policy.plan import Plan
 from secureps.roles.holder.holder import HolderLedger, HolderRules
@@ -45,9 +46,7 @@ class CommitteeWorld(StreamWorld):
             self.give(shard, requests.Register(shard, f"{shard}:1", 1.0, seen))
         for holder in KEYS:
             opened = self.federation.answered.items()
-            reached = tuple(
-                orders.GroupVersion(group, n) for (who, group), n in opened if who == holder
-            )
+            reached = tuple(GroupVersion(group, n) for (who, group), n in opened if who == holder)
             self.give(holder, requests.Register(holder, "", 1.0, max(seen, 1), b"", reached))
         for server in (*SHARDS, *KEYS):
             self.give(server, requests.Subscribe(server, ()))

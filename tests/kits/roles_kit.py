@@ -20,6 +20,7 @@ from secureps.messages.requests import Submit
 from secureps.messages.run import (
     COORDINATOR,
     GroupPlacement,
+    GroupVersion,
     Placement,
     Replicas,
     RunInfo,
@@ -417,7 +418,7 @@ class World:
         for shard in SHARDS:
             self.give(shard, requests.Register(shard, f"{shard}:1", 1.0, seen))
         opened = self.federation.answered.items()
-        reached = tuple(orders.GroupVersion(group, cohort) for (_, group), cohort in opened)
+        reached = tuple(GroupVersion(group, cohort) for (_, group), cohort in opened)
         self.give(HOLDER, requests.Register(HOLDER, "", 1.0, seen, b"", reached))
         for server in (*SHARDS, HOLDER):
             self.give(server, requests.Subscribe(server, ()))

@@ -11,7 +11,7 @@ from secureps.client.sealing import finish_sealing as sealed_whole
 from secureps.client.update import BlockIntegers, Part, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion
+from secureps.messages.run import GroupVersion
 from secureps.model.layout import GroupLayout
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 

@@ -27,9 +27,9 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion, KeyCommittee
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import GetBlock
-from secureps.messages.run import GroupPlacement, Placement, Schema, TensorSpec
+from secureps.messages.run import GroupPlacement, GroupVersion, Placement, Schema, TensorSpec
 from secureps.roles.machine import Done
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal, SealOn

@@ -23,7 +23,6 @@ from secureps.errors import (
     Unsigned,
 )
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import (
     AskBlock,
     AskRun,
@@ -44,7 +43,7 @@ from secureps.messages.requests import (
     Telemetry,
     Withdraw,
 )
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, GroupVersion
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,

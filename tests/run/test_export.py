@@ -16,8 +16,14 @@ from secureps.config.sections import parse
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import ObjectStore
 from secureps.messages.format import FORMAT
-from secureps.messages.orders import GroupVersion
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
+from secureps.messages.run import (
+    GroupPlacement,
+    GroupVersion,
+    Placement,
+    RunInfo,
+    Schema,
+    TensorSpec,
+)
 from secureps.policy.plan import Plan
 from secureps.run.export import export, newest_model
 from secureps.store import checkpoint

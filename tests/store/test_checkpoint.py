@@ -22,8 +22,14 @@ from secureps.exhaustion import name_limit
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
-from secureps.messages.orders import GroupVersion
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
+from secureps.messages.run import (
+    GroupPlacement,
+    GroupVersion,
+    Placement,
+    RunInfo,
+    Schema,
+    TensorSpec,
+)
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.service.lead import CoordinatorWorker
 from secureps.store import checkpoint

@@ -31,8 +31,8 @@ from secureps.messages.coordinator_records import (
     VersionCommitted,
 )
 from secureps.messages.format import FORMAT
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RefusedRequests
+from secureps.messages.run import GroupVersion
 from secureps.store import journal as store
 from secureps.store.journal import (
     APART,

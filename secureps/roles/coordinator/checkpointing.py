@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
-from secureps.messages.orders import GroupVersion, WriteCheckpoint
-from secureps.messages.run import Placement
+from secureps.messages.orders import WriteCheckpoint
+from secureps.messages.run import GroupVersion, Placement
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState
 from secureps.roles.coordinator.state import WriteManifest

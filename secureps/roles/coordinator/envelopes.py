@@ -20,8 +20,9 @@ from dataclasses import replace
 from secureps.errors import Conflict, NotReady, UnknownParty, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import EraseKeys, Examine, GroupVersion, KeyCommittee
+from secureps.messages.orders import EraseKeys, Examine, KeyCommittee
 from secureps.messages.requests import Examined
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt, SubmissionId, shorten
 from secureps.policy.cohorts.suspicion import (
     BELIEVED,

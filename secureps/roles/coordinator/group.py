@@ -13,8 +13,8 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.evaluation import VersionEvaluated
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import (
     Base,
     Cohort,

@@ -32,7 +32,8 @@ from secureps.crypto.sharing import (
 )
 from secureps.errors import WrongVersion
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
+from secureps.messages.orders import KeyCommittee, SealFor
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase

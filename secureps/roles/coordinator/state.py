@@ -18,9 +18,9 @@ from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
-from secureps.messages.orders import GroupVersion, KeyCommittee, Task
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
+from secureps.messages.run import GroupVersion, Placement, RunInfo, ShardAddress, Task, all_shards
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Base, Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
-from secureps.messages.orders import Open, Task
+from secureps.messages.orders import Open
 from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
+from secureps.messages.run import Task
 from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
 from secureps.roles.machine import (

@@ -10,9 +10,9 @@ from secureps.crypto.sharing import Committee
 from secureps.errors import SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open, Task
+from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
 from secureps.roles.machine import WORKER, Answered, Call, Done, Effect, Event, Failed, Step, Work

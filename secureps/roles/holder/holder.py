@@ -65,10 +65,10 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
+from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
-from secureps.messages.run import COORDINATOR, wrong_run
+from secureps.messages.run import COORDINATOR, GroupVersion, Task, wrong_run
 from secureps.messages.submission import (
     UPDATE,
     Base,

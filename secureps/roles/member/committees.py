@@ -15,8 +15,9 @@ from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.orders import Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Decline
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step

@@ -62,7 +62,7 @@ from secureps.messages.member_records import (
     SubmissionSettled,
 )
 from secureps.messages.records import RosterFollowed, RunPinned
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, GroupVersion, Task
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -565,7 +565,7 @@ class Member(PinnedParty):
                 halt = Halt(f"{halt.reason}, but {text}: {then}", Unreachable)
             step.effects += [Say(text), halt]
 
-    def _begin(self, step: Step, task: orders.Task) -> None:
+    def _begin(self, step: Step, task: Task) -> None:
         self._working = True
         step.effects.append(Work(task))
 
@@ -689,7 +689,7 @@ class Member(PinnedParty):
         group, after = header.group, header.sequence + 1
         if group in self._out.goes_well:
             if self._out.next.get(group, 0) < after:
-                self._write(step, SequencesBegun((orders.GroupVersion(group, after),)))
+                self._write(step, SequencesBegun((GroupVersion(group, after),)))
             send_blocks(step, self.pinned, self._out.send_early(now, header))
         self._begin(step, SealOn())
 

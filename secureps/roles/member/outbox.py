@@ -14,8 +14,9 @@ from enum import Enum
 
 from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion, Invite, Published, SealAgain
+from secureps.messages.orders import Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
 from secureps.policy.checks.local_work import Pace
 from secureps.policy.plan import Plan, joins_others, joint_groups

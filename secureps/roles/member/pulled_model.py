@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
-from secureps.messages.orders import GroupVersion, Published
+from secureps.messages.orders import Published
 from secureps.messages.requests import GetBlock
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import model_digest
 from secureps.roles.machine import Call, Effect, Halt, Say, Step
 from secureps.roles.member.tasks import in_own_order

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from secureps.messages.encoding import digest
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion, Task
 from secureps.messages.requests import Figure
+from secureps.messages.run import GroupVersion, Task
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.machine import TaskResult
 

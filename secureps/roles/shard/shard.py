@@ -55,9 +55,8 @@ from secureps.errors import (
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import from_plain, payload_digest, to_plain
-from secureps.messages.orders import Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import COORDINATOR, ShardAddress, wrong_run
+from secureps.messages.run import COORDINATOR, ShardAddress, Task, wrong_run
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages import shard_records as records
-from secureps.messages.orders import Commit, GroupVersion, Task
+from secureps.messages.orders import Commit
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import GetBlock, Prepared
+from secureps.messages.run import GroupVersion, Task
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,

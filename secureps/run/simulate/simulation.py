@@ -53,9 +53,9 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused, SecurepsError, from_wire
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.orders import Finish, Published, SealFor, Task
+from secureps.messages.orders import Finish, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
-from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress
+from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress, Task
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator

@@ -22,8 +22,9 @@ from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import Commit, GroupVersion
+from secureps.messages.orders import Commit
 from secureps.messages.requests import Checkpointed, Figure, Prepared
+from secureps.messages.run import GroupVersion
 from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS

@@ -34,7 +34,7 @@ from secureps.errors import (
 )
 from secureps.files.objects import initial_path, redact
 from secureps.messages.encoding import DIGEST_BYTES, canonical, file_hasher, payload_digest
-from secureps.messages.orders import Task, WriteCheckpoint
+from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.requests import (
     Checkpointed,
     Figure,
@@ -45,6 +45,7 @@ from secureps.messages.requests import (
     Request,
     Telemetry,
 )
+from secureps.messages.run import Task
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
 from secureps.model.layout import GroupLayout

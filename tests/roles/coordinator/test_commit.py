@@ -11,6 +11,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Prepared, Submit
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Held, Member, SubmissionId, shorten
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import WriteManifest
@@ -369,7 +370,7 @@ def test_a_checkpoint_makes_durable() -> None:
     world = collecting()
     world.pump(8)
     assert world.group().version == 1
-    number, versions = 1, (orders.GroupVersion("all", 1),)
+    number, versions = 1, (GroupVersion("all", 1),)
     part = requests.Checkpointed("shard-a", number, "f", 7, bytes(32))
     step = world.give("shard-a", part)
     assert step.records == [part]

@@ -10,9 +10,10 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import GroupVersion, RosterChanged, SealFor
+from secureps.messages.orders import RosterChanged, SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Examined, Subscribe
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, membership, opening
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -17,7 +17,7 @@ from secureps.errors import (
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Prepared, Submit
-from secureps.messages.run import Schema, ShardAddress, TensorSpec
+from secureps.messages.run import GroupVersion, Schema, ShardAddress, TensorSpec
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
@@ -113,7 +113,7 @@ def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0()
         coordinator_records.VersionCommitted,
         coordinator_records.CheckpointOrdered,
     ]
-    version = (orders.GroupVersion("all", 0),)
+    version = (GroupVersion("all", 0),)
     for shard in SHARDS:
         assert orders_of(step, shard) == [
             orders.Commit(1, "all", 0, 0),

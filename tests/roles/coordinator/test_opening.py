@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
 from secureps.messages.coordinator_records import CohortBurnt, CohortOpened, OpeningFailed
-from secureps.messages.orders import Examine, GroupVersion, KeyCommittee
+from secureps.messages.orders import Examine, KeyCommittee
 from secureps.messages.requests import Examined
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Drop, Wait
 from secureps.roles.coordinator import commit, envelopes, opening, recovery, scheduler

@@ -6,9 +6,8 @@ import pytest
 
 from secureps.errors import DamagedStore, Malformed, NotReady, Refused, WrongRun
 from secureps.messages import coordinator_records, member_records, requests
-from secureps.messages.orders import GroupVersion
 from secureps.messages.records import REIGN
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, GroupVersion
 from secureps.messages.submission import Cohort, CohortName, cohort_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Answered, Step

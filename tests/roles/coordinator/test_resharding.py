@@ -13,7 +13,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Move, Prepared, Register, Subscribe
-from secureps.messages.run import COORDINATOR, GroupPlacement, Placement, Replicas
+from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -494,7 +494,7 @@ def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
     world.give(GOES, WatchLost())
     passes(world, 60.0)
     assert left(world) == []
-    reached = (orders.GroupVersion("all", 0),)
+    reached = (GroupVersion("all", 0),)
     run = world.run
     world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, run, reached))
     assert left(world) == [GOES]
@@ -506,7 +506,7 @@ def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
     world.until(2)
 
     def comes_with(version: int) -> None:
-        at = tuple(orders.GroupVersion(g.name, version) for g in world.federation.groups.values())
+        at = tuple(GroupVersion(g.name, version) for g in world.federation.groups.values())
         world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, world.run, at))
 
     comes_with(0)

@@ -9,8 +9,8 @@ import pytest
 
 from secureps.errors import ConfigError
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated
-from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.run import GroupVersion
 from secureps.messages.scaling import BlockAssigned
 from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan

@@ -23,6 +23,7 @@ from secureps.messages import (
 )
 from secureps.messages.orders import Settled
 from secureps.messages.requests import Checkpointed, CohortSteps, Prepared, Status, Submit, Withdraw
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Base, Outcome, SubmissionId
 from secureps.roles.coordinator import commit
 from secureps.roles.coordinator.group import (
@@ -364,13 +365,13 @@ def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
         known.apply(0.0, Withdraw("c0", id, 0, 0, "refused"))
-    assert known.next_of("c0") == (orders.GroupVersion("all", 6),)
+    assert known.next_of("c0") == (GroupVersion("all", 6),)
 
 
 def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> None:
     """A shard that lost its newest version steps again from the one before."""
     for kept, keep in (((), 4), ((5,), 4), ((5, 2), 2), ((0, 3), 0)):
-        versions = [(orders.GroupVersion("all", version),) for version in kept]
+        versions = [(GroupVersion("all", version),) for version in kept]
         known = CoordinatorState({"all": GroupState("all", version=5)})
         known.checkpoints = [CheckpointState(n, at) for n, at in enumerate(versions)]
         settings = make_charter(PLANS["bfv"])

@@ -15,9 +15,8 @@ from secureps.errors import Fenced, InternalError, Malformed, Refused, UnknownPa
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.encoding import digest
-from secureps.messages.orders import Task
 from secureps.messages.requests import AskStatus
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.submission import (
     FOUNDING,
     Receipt,

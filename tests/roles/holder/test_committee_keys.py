@@ -14,7 +14,7 @@ from secureps.messages import holder_records, orders
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import Task
+from secureps.messages.run import Task
 from secureps.messages.submission import signing_bytes
 from secureps.roles.holder.committee import AnnounceKey
 from secureps.roles.holder.holder import KEPT, KeyRotation

@@ -11,8 +11,9 @@ from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import Refused
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.orders import Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Decline
+from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.roles.machine import Call, KitRead, Say, Step
 from secureps.roles.member.committees import Committees

@@ -19,9 +19,9 @@ from secureps.errors import (
 from secureps.messages import coordinator_records, member_records, orders, records, requests
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import OwnAct, OwnDeed
-from secureps.messages.orders import GroupVersion, Invite, Published
+from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Noted, Retire
-from secureps.messages.run import COORDINATOR, Schema, ShardAddress, TensorSpec
+from secureps.messages.run import COORDINATOR, GroupVersion, Schema, ShardAddress, TensorSpec
 from secureps.messages.submission import Base
 from secureps.policy.counting import describe_public
 from secureps.policy.plan import Plan

@@ -16,9 +16,8 @@ from secureps.errors import (
 )
 from secureps.messages import member_records, orders, requests
 from secureps.messages.member_records import Sealed, SequencesBegun
-from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import PutBlock
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, GroupVersion
 from secureps.messages.submission import Base, Outcome, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.machine import (

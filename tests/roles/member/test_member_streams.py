@@ -8,8 +8,7 @@ import pytest
 from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import Task
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import (
     WORKER,

@@ -11,7 +11,7 @@ from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import RunPinned
-from secureps.messages.run import GroupPlacement, Placement
+from secureps.messages.run import GroupPlacement, GroupVersion, Placement
 from secureps.model.layout import GroupLayout
 from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.member.pulled_model import PulledModel
@@ -123,7 +123,7 @@ def test_what_is_published_is_asked_for_once_and_what_stays_is_kept() -> None:
     assert puller.asks() == [(B, "w", 1, 1)]
     assert puller.got("w", 1, 1, "x")
     versions, blocks = puller.pulled.take()
-    assert versions == (orders.GroupVersion("w", 1),)
+    assert versions == (GroupVersion("w", 1),)
     assert blocks == tuple(map(block, "axc"))
     assert puller.pulled.take_account() == 16
     publish(puller.pulled, "w", 2, "a", "b", "c")

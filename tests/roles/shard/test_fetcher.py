@@ -11,7 +11,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, NotReady, Refused, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
-from secureps.messages.run import COORDINATOR, Placement
+from secureps.messages.run import COORDINATOR, GroupVersion, Placement
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import (
     WORKER,
@@ -207,7 +207,7 @@ def test_no_part_of_a_checkpoint_is_written_before_and_it_is_ordered_again() -> 
     desk = Desk().founded()
     told(desk, coming(desk))
     desk.order(commit())
-    part = orders.WriteCheckpoint(1, 0, (orders.GroupVersion("all", 0),))
+    part = orders.WriteCheckpoint(1, 0, (GroupVersion("all", 0),))
     assert desk.order(part).effects == []
     desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
     step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
@@ -307,10 +307,10 @@ def test_without_copies_it_ends_at_once() -> None:
 def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
     made = doubled()
     made.order(newest())
-    order = orders.WriteCheckpoint(1, 3, (orders.GroupVersion("all", 3),))
+    order = orders.WriteCheckpoint(1, 3, (GroupVersion("all", 3),))
     assert called(made.order(order)) == asks(3)
     assert called(made.order(order)) == []
-    waits = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
+    waits = orders.WriteCheckpoint(1, 4, (GroupVersion("all", 4),))
     assert made.order(waits).effects == [], "it is on its way"
 
 
@@ -318,7 +318,7 @@ def test_the_part_is_written_once_its_versions_are_here() -> None:
     made = doubled()
     (task,) = works(made.order(newest()))
     made.gathered(task)
-    order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
+    order = orders.WriteCheckpoint(1, 4, (GroupVersion("all", 4),))
     assert made.order(order).effects == [Work(order)]
 
 

@@ -17,9 +17,9 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion, MemberBlocks, Task
+from secureps.messages.orders import MemberBlocks
 from secureps.messages.requests import Prepared
-from secureps.messages.run import COORDINATOR, Replicas
+from secureps.messages.run import COORDINATOR, GroupVersion, Replicas, Task
 from secureps.messages.submission import FOUNDING, Held, SubmissionId
 from secureps.roles.machine import (
     WORKER,

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed, Refused
-from secureps.messages.orders import Commit, GroupVersion
+from secureps.messages.orders import Commit
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared
-from secureps.messages.run import Placement
+from secureps.messages.run import GroupVersion, Placement
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
