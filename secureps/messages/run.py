@@ -1,4 +1,4 @@
-"""What a run is: the facts that every party pins, the placement of blocks, and the model's schema.
+"""What a run is: facts that every party pins, placement of blocks, the model's schema, versions.
 
 A schema has names, shapes and types of a model's tensors, without their values.
 """
@@ -42,6 +42,23 @@ def demand_address(address: str, what: str = "server") -> None:
 def is_on_loopback(address: str) -> bool:
     """Tells whether all of these addresses are on loopback: traffic stays on this machine."""
     return all(each.rpartition(":")[0] in LOOPBACK for each in split_addresses(address))
+
+
+class Task:
+    """Work that is long or does I/O, which a party's machine gives to its worker.
+
+    An order that contains all of the work is itself the task.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVersion:
+    """One coordinate of a vector of versions."""
+
+    group: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +337,3 @@ class Schema:
 @lru_cache(maxsize=16)
 def _digest(schema: Schema) -> bytes:
     return digest("secureps-schema", canonical(schema))
-
-
-class Task:
-    """Work that is long or does I/O, which a party's machine gives to its worker.
-
-    An order that contains all of the work is itself the task.
-    """
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupVersion:
-    """One coordinate of a vector of versions."""
-
-    group: str
-    version: int
