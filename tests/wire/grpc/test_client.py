@@ -166,7 +166,7 @@ class TestGrpc(TransportContract):
     ) -> None:
         """If gRPC could not start a thread, calls get no answer and have no deadline."""
         transport, now = world.transport("a"), [0.0]
-        monkeypatch.setattr(transport._tells, "_clock", lambda: now[0])
+        monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         with monkeypatch.context() as context:
             dead = SimpleNamespace(add_done_callback=lambda done: None)
