@@ -303,7 +303,10 @@ class StandbyWorker(Worker):
         self.hear: Callable[[Record], None] = lambda record: None
 
     def work(self, task: Task) -> Done:
-        """Checks and keeps rows, or a part of a copy; DamagedStore if a row does not fit."""
+        """Checks and keeps rows, or a part of a copy; DamagedStore if a row does not fit.
+
+        The machine counts its journal's rows by these: nothing else may write there meanwhile.
+        """
         if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
         rows, part = task.rows, task.part

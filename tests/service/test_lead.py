@@ -1,6 +1,7 @@
 """A coordinator acts only on records that its standby has."""
 
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,17 +9,20 @@ import pytest
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
 from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
-from secureps.messages.records import Incarnated
+from secureps.messages.records import Dated, Incarnated
 from secureps.messages.requests import CopyPart, Follow, Heartbeat, JournalRow, Noted, Reply, Rows
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Answer, Fold, Halt, Step
+from secureps.roles.coordinator.reign import Standby
+from secureps.roles.machine import WORKER, Answer, Answered, Call, Fold, Halt, Step, Work
 from secureps.service import lead as module
 from secureps.service.environment import Environment
-from secureps.service.lead import ALONE, AWAY, PAUSE, Lead
+from secureps.service.lead import ALONE, AWAY, PAUSE, Lead, StandbyWorker
 from secureps.service.loop import VirtualLoop
-from secureps.store.journal import MemoryJournal
+from secureps.store.backup import CopyParts
+from secureps.store.journal import DatedJournal, MemoryJournal, SqliteJournal
 from secureps.store.journal_rows import START, Mark
 from tests.kits.executor_kit import DictWorker, Line, Puppet
+from tests.kits.roles_kit import ROSTER, make_plan
 
 ONE, TWO = b"1" * 16, b"2" * 16
 SAID = Heartbeat("c0")
@@ -32,6 +36,13 @@ class Folding(Puppet):
 
     def unfold(self, fold: Fold) -> None:
         raise AssertionError
+
+
+class Reader(Folding):
+    """A machine that takes any fold."""
+
+    def unfold(self, fold: Fold) -> None:
+        pass
 
 
 class Compacting(MemoryJournal):
@@ -327,3 +338,29 @@ def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it(scene: Scene) 
     assert len(scene.machine.heard) == heard, "it lacks it"
     scene.follow(3)
     assert scene.machine.heard[heard:] == [("(worker)", StandbyFollows(ONE))]
+
+
+def test_a_standby_asks_for_what_follows_the_rows_of_its_journal(tmp_path: Path) -> None:
+    """Also after rows that no machine applies, after a compaction, and after a restart."""
+    first = MemoryJournal()
+    for number in range(1, 7):
+        first.append(0.0, [Dated(1.7e9, COORDINATOR, COORDINATOR), Incarnated(number)])
+    for rows in ((1, 3, 2), (4, 2)):
+        file = SqliteJournal(tmp_path / "journal.db", least=1)
+        journal = DatedJournal(file, COORDINATOR, COORDINATOR, lambda: 1.8e9)
+        machine = Standby(make_plan("plain"), ROSTER, ONE, journal.mark.seq, journal.mark.chain)
+        worker = StandbyWorker(journal, Reader(lambda *_: Step()), CopyParts(tmp_path))
+        step = machine.resume(0.0)
+        for count in rows:
+            ask = Follow(ONE, journal.mark.seq, journal.mark.chain)
+            assert step.effects == [Call(COORDINATOR, ask)]
+            new = Rows(first.read_after(journal.mark, 0)[:count])
+            taken = machine.handle(1.0, COORDINATOR, Answered(ask, new))
+            assert taken.effects == [Work(new)]
+            step = machine.handle(2.0, WORKER, worker.work(new))
+        assert file.fold is not None, "it was compacted meanwhile"
+        assert step.effects == [
+            Call(COORDINATOR, Follow(ONE, journal.mark.seq, journal.mark.chain))
+        ]
+        journal.close()
+    assert journal.mark == first.mark

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import Malformed
+from secureps.errors import Malformed, Oversized
 from secureps.messages import (
     coordinator_records,
     holder_records,
@@ -24,6 +24,7 @@ from secureps.messages import (
 )
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     Figure,
     GetBlock,
@@ -270,3 +271,10 @@ def test_reporting_messages_exist() -> None:
     assert {MemberStatus.__name__, Figure.__name__} == msgpack.INFINITE
     fields = {n for kind in kinds().values() for n in field_types(kind)}
     assert set(msgpack.SIZES) <= fields
+
+
+def test_a_message_has_a_limit_both_ways() -> None:
+    with pytest.raises(Oversized):
+        msgpack.encode(Heartbeat("x" * MESSAGE_LIMIT))
+    with pytest.raises(Oversized):
+        msgpack.decode(bytes(MESSAGE_LIMIT + 1))

@@ -29,7 +29,7 @@ from secureps.roles.machine import (
 class OpenSum(Task):
     """Decrypts the sum of one block that lies in the store under `key`.
 
-    It makes the header of the opened sum, which then lies in the store under the header's key.
+    Its `Done` has the header of the opened sum, which lies in the store under the header's key.
     """
 
     cohort: Cohort

@@ -459,7 +459,7 @@ class Member(PinnedParty):
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _wants_last(self) -> bool:
-        """True if the last version is to be pulled; then has blocks of every group asked for."""
+        """Tells whether to pull the last version, and if every group is wanted, asks for all."""
         last, groups = self._settings.last, self._plan.groups
         if last == "every" and self._model.published.keys() >= set(groups):
             self._model.pull_also(groups)
