@@ -37,7 +37,7 @@ from secureps.run.options import (
     as_a_party,
     repeat_words,
 )
-from secureps.service.logs import ignore_output_errors, logging_as
+from secureps.service.logs import logging_as
 from secureps.store.kit_files import Passphrases, read_passphrase
 from secureps.wording import named
 
@@ -314,7 +314,6 @@ def join(
         if hold:
             words = repeat_words("hold", "passphrase_fd")
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
-            ignore_output_errors()  # reserves a closed stdin's number, which a pipe would get
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return
