@@ -236,7 +236,7 @@ COMMANDS: Commands = {
             "Play many clients, delays and faults in virtual time, in one process.",
         ),
         "study": (
-            "run.study:study",
+            "run.commands:study",
             "Compare rules by the virtual time that each takes to a target, over several seeds.",
         ),
     },
@@ -244,7 +244,7 @@ COMMANDS: Commands = {
         "keys": keys,
         "roster": roster,
         "deploy": deploy,
-        "serve": ("run.serve:serve_party", "Run one server until a signal stops it."),
+        "serve": ("run.commands:serve", "Run one server until a signal stops it."),
         "join": (
             "run.commands:join",
             "Take part in a federation as a data holder, until the run ends.",
@@ -254,7 +254,7 @@ COMMANDS: Commands = {
             "Run a Flower app's ServerApp once, where the plan is made, and nowhere else.",
         ),
         "preflight": (
-            "run.preflight:print_findings",
+            "run.commands:preflight",
             "Check whether one party could take part from this machine, before it does.",
         ),
         "health": (

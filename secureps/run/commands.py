@@ -30,6 +30,7 @@ from secureps.run.options import (
     Pin,
     RunOfUp,
     RunScript,
+    ServerRole,
     Shown,
     TensorBoard,
     UnsafeSeed,
@@ -321,3 +322,102 @@ def join(
             given = read_settings(settings or []) | read_run_config(run_config or [])
             reason = take_part(script, joining, given, pin)
     typer.echo(reason)
+
+
+def serve(
+    role: Annotated[
+        ServerRole,
+        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
+    ],
+    config: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
+        ),
+    ],
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Follow the coordinator that FILE names.")
+    ] = False,
+    passphrase_fd: PassphraseFd = None,
+    log_format: LogFormat = "text",
+) -> None:
+    """If it is killed, the same command continues where it was. STATE/address says
+    where it listens.
+    """
+    from secureps.run.serve import serve as run_server
+
+    with as_a_party():
+        run_server(role, config, log_format, passphrase_fd, standby)
+
+
+def preflight(
+    kit: Annotated[
+        Path | None, typer.Argument(metavar="[KIT]", help="The party's start-up kit.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Who it is on the kit's roster.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A server's: its kit, name, state and coordinator are there."
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The coordinator; after a comma its standby."),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its state. Default: KIT/state/NAME.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plan, to hold --site against.")
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
+    ] = None,
+    ca_fingerprint: CaFingerprint = None,
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Checks its kit, keys, roster and certificate by this machine's calendar, dials the
+    coordinator and every shard, and checks the disk, the kernels, and what its site
+    allows. Each check prints a line with what to do. Ends with status 1 if one fails.
+    """
+    from secureps.run.preflight import Departure, read_config
+    from secureps.run.preflight import preflight as look
+
+    if (plan is None) != (site is None):
+        raise typer.BadParameter("--plan and --site go together")
+    passphrases = Passphrases(passphrase_fd)
+    if config is not None:
+        section, kit, state = read_config(config)
+        name, server, site, plan = section.name, server or section.coordinator, None, None
+        ca_fingerprint, insecure = section.ca_fingerprint, section.insecure
+    elif kit is None or name is None:
+        raise typer.BadParameter("give KIT and --name, or --config")
+    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
+    colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
+    outcomes = set()
+    for found in look(Departure(*of, passphrases)):
+        mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
+        typer.echo(f"{mark}  {found.what:12}{found.text}")
+        outcomes.add(found.outcome)
+    if "no" in outcomes:
+        raise typer.Exit(1)
+
+
+def study(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
+    ] = 2,
+) -> None:
+    """The report is one table and one picture."""
+    from secureps.run.study import study as compare
+
+    compare(scenario, out, workers)

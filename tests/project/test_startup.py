@@ -47,7 +47,10 @@ def test_help_imports_no_more_than_it_prints(asked: tuple[str, ...]) -> None:
     assert "typer" in found, "the modules are looked for under their names"
 
 
-@pytest.mark.parametrize("command", ["check", "export", "join", "resume", "simulate", "up"])
+@pytest.mark.parametrize(
+    "command",
+    [*("check", "export", "join", "preflight", "resume"), *("serve", "simulate", "study", "up")],
+)
 def test_a_commands_help_imports_no_work_of_it(command: str) -> None:
     found = imported(MAIN, command, "--help")
     assert found & (SLOW | FOR_A_CHECK | {"numpy", "grpc", "msgspec"}) == set()
