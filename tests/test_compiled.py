@@ -261,7 +261,7 @@ def test_every_process_of_up_hears_of_the_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SECUREPS_KERNELS", "")
     orders = list[Order]()
-    monkeypatch.setattr("secureps.run.play.play_plan", lambda order, console: orders.append(order))
+    monkeypatch.setattr("secureps.run.up.up.up", lambda order, console: orders.append(order))
     monkeypatch.setattr(sys, "argv", ["secureps", "--kernels", "own", "up", "x.toml"])
     with pytest.raises(SystemExit):
         cli.main()

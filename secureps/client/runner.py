@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -205,8 +206,16 @@ class Joining:
             raise ConfigError(
                 f"records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
             )
-        if self.model is not None and (self.model.is_dir() or not self.model.parent.is_dir()):
-            raise ConfigError(f"--model: {self.model} must be a file in a folder that exists")
+        if self.model is not None:
+            _refuse_model(self.model)
+
+
+def _refuse_model(path: Path) -> None:
+    """Refuses a file that cannot be written after the run, or a device that it would replace."""
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        raise ConfigError(f"--model: {path} must be a file in a folder that exists")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"--model: {path.parent}: this user may not write there")
 
 
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:

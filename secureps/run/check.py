@@ -6,7 +6,6 @@ and its script is not opened; facts that would need this are reported as unknown
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-import typer
-from rich.console import Console
 from rich.text import Text
 
 from secureps.client.initial_model import read_initial, schema_of
@@ -61,12 +58,9 @@ from secureps.run.initial_schema import (
     count_values,
     read_initial_schema,
     read_schema,
-    read_values,
     settle_schema,
     size_options,
 )
-from secureps.run.options import AsJson, Fetch, RunScript
-from secureps.run.options import Values as SizeOptions
 from secureps.run.report.status_tables import WordTable
 from secureps.run.script.process import assign, script_process
 from secureps.run.server_app import run_server_app, share_settings
@@ -665,53 +659,3 @@ def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[WordTable
 
 def is_accepted(verdicts: tuple[Verdict, ...]) -> bool:
     return not any(each.objection for each in verdicts)
-
-
-def explain_plan(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
-    values: SizeOptions = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'),
-    ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help='Of each shard, as its file has it: "2 GiB".'),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E",
-            help="Find the noise for epsilon E, or the versions if noise is stated.",
-        ),
-    ] = None,
-    up: Annotated[float, typer.Option(help="A client's link to the servers, Mbit/s.")] = 20.0,
-    down: Annotated[float, typer.Option(help="The same link from them, Mbit/s.")] = 100.0,
-    run_script: RunScript = False,
-    fetch: Fetch = False,
-    as_json: AsJson = False,
-) -> None:
-    """Says who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes and time of an update, and memory per shard. Runs nothing of the plan.
-    With --site it ends with status 1 if that site's policy refuses the plan.
-    """
-    permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
-    verdicts = () if site is None else check_site(plan, site, permit)
-    refused = run_script and any(each.key == "scripts" and each.objection for each in verdicts)
-    known = None if refused else check(plan, sizes, memory, schema, permit, epsilon, link)
-    if as_json:
-        said = record(known) if known else {}
-        if site is not None:
-            told = [asdict(each) for each in verdicts]
-            said["site"] = {"accepted": is_accepted(verdicts), "verdicts": told}
-        typer.echo(json.dumps(said, indent=1))
-    else:
-        parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
-        for part in parts:
-            Console().print(part)
-    if not is_accepted(verdicts):
-        raise typer.Exit(1)

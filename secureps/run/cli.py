@@ -190,11 +190,11 @@ COMMANDS: Commands = {
             "Make a runnable project: a plan, a client's script, a README and a test.",
         ),
         "check": (
-            "run.check:explain_plan",
+            "run.commands:check",
             "Explain a plan on a page, or refuse it with the reason.",
         ),
         "up": (
-            "run.play:up",
+            "run.commands:up",
             "Play a whole federation on this machine, each party a process of its own.",
         ),
     },
@@ -222,21 +222,21 @@ COMMANDS: Commands = {
             "End a run of `up` that another terminal plays, and wait for its end.",
         ),
         "resume": (
-            "run.play:resume",
+            "run.commands:resume",
             "Continue a run of `up` that was stopped, by Ctrl-C or a power cut.",
         ),
         "export": (
-            "run.export:export_model",
+            "run.commands:export",
             "Write the newest whole model of a run as one safetensors file, by tensor name.",
         ),
     },
     _VIRTUAL: {
         "simulate": (
-            "run.play:simulate",
+            "run.commands:simulate",
             "Play many clients, delays and faults in virtual time, in one process.",
         ),
         "study": (
-            "run.study:study",
+            "run.commands:study",
             "Compare rules by the virtual time that each takes to a target, over several seeds.",
         ),
     },
@@ -244,9 +244,9 @@ COMMANDS: Commands = {
         "keys": keys,
         "roster": roster,
         "deploy": deploy,
-        "serve": ("run.serve:serve_party", "Run one server until a signal stops it."),
+        "serve": ("run.commands:serve", "Run one server until a signal stops it."),
         "join": (
-            "run.join:join_run",
+            "run.commands:join",
             "Take part in a federation as a data holder, until the run ends.",
         ),
         "flower": (
@@ -254,7 +254,7 @@ COMMANDS: Commands = {
             "Run a Flower app's ServerApp once, where the plan is made, and nowhere else.",
         ),
         "preflight": (
-            "run.preflight:print_findings",
+            "run.commands:preflight",
             "Check whether one party could take part from this machine, before it does.",
         ),
         "health": (

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
-from secureps.files.objects import ObjectStore, is_url, redact
+from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
@@ -25,7 +24,6 @@ from secureps.run.report.terminal import fold_versions
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint
-from secureps.wording import named
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -176,40 +174,3 @@ def _values(group: GroupLayout, blocks: Tensors) -> list[NDArray[np.float32]]:
     """Collects a group's blocks in order, whatever block size wrote them."""
     names = (checkpoint.tensor_name(group.name, block) for block in itertools.count())
     return [blocks[name] for name in itertools.takewhile(blocks.__contains__, names)]
-
-
-def export_model(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="What has checkpoints/: a folder, or a URL.")
-    ],
-    out: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="The safetensors file to write, or replace; or a URL."),
-    ],
-    best: Annotated[
-        bool, typer.Option("--best", help="The best version by the federation's own evaluation.")
-    ] = False,
-) -> None:
-    """Reads only RUN/checkpoints, so no server has to run. A damaged checkpoint is
-    named, and the one before it is taken. RUN and FILE may be at an object
-    store, as s3://BUCKET/RUN, where no existing file is overwritten.
-    """
-    model = export(run, out, best)
-    if model.unsafe:
-        text = f"warning: {NO_PRIVACY}, in what came from {named(model.unsafe)}"
-        typer.secho(text, fg=typer.colors.RED, bold=True, err=True)
-    for complaint in model.complaints:
-        _warn(f"passed over {complaint}")
-    for spec in model.layout.local:
-        _warn(f"{spec.name} is not in it: it stays with each client")
-    if frozen := model.layout.frozen:
-        text = f"{frozen[0].name} and {len(frozen) - 1} more" if len(frozen) > 1 else frozen[0].name
-        typer.echo(f"frozen and not in it: {text}; load it over the base (strict=False)")
-    typer.echo(
-        f"wrote {len(model.tensors)} tensors to {redact(out)}: checkpoint {model.number}, "
-        f"version {model.version}"
-    )
-
-
-def _warn(text: str) -> None:
-    typer.secho(f"warning: {text}", fg=typer.colors.YELLOW, err=True)

@@ -22,32 +22,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from secureps.client.runner import Joining, read_run_config, read_settings
+from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
-from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
-from secureps.dashboard.command import show_own_page
-from secureps.errors import ConfigError, KitError, OperatorError, RuleFailed, TooFew, split_fault
+from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.messages.orders import COME_BACK
 from secureps.roles.holder.holder import FAILED, OVER
-from secureps.roles.member.terms import Terms
 from secureps.run.options import (
-    CaFingerprint,
-    Insecure,
-    InsecureForTests,
     LogFormat,
-    PassphraseFd,
-    Pin,
-    Shown,
-    UnsafeSeed,
-    as_a_party,
-    repeat_words,
 )
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
@@ -55,11 +40,10 @@ from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
 from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
-from secureps.service.logs import ignore_output_errors, logging_as, tell
+from secureps.service.logs import tell
 from secureps.service.pinning import pin_process
 from secureps.store.atomic_file import make_directory, replace_text
-from secureps.store.keyring import default_state, load_public
-from secureps.store.kit_files import Passphrases, read_passphrase
+from secureps.store.keyring import load_public
 from secureps.tracebacks import dump_crashes
 
 
@@ -79,120 +63,6 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: s
             return take_part(joining, trainer).reason
     source = Script(script)
     return take_part(joining, source.make(settings, joining.state, joining.name)).reason
-
-
-def join_run(
-    script: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCRIPT",
-            help="A script with make(settings), a Flower file, or a Flower project's folder.",
-        ),
-    ],
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator.")],
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="Your start-up kit.")],
-    name: Annotated[str, typer.Option(help="Who you are on the kit's roster.")],
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Outbox, journal, seed. Default: KIT/state/NAME."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
-    ] = None,
-    run_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Settings of a Flower app, as `flwr run` takes them."),
-    ] = None,
-    own_budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            metavar="EPSILON",
-            help="Your own limit, whatever the plan says; a plan without privacy is refused.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        int | None,
-        typer.Option(
-            metavar="T", help="Refuse a plan by which fewer than T key holders open a sum together."
-        ),
-    ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Count as so many records, a public number, however many there are."
-        ),
-    ] = None,
-    unsafe_seed: UnsafeSeed = None,
-    insecure_for_tests: InsecureForTests = False,
-    insecure: Insecure = False,
-    passphrase_fd: PassphraseFd = None,
-    threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
-    ] = 1,
-    pin: Pin = "off",
-    ca_fingerprint: CaFingerprint = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What your records spend, over all runs. Default: ledgers/NAME.db beside the kit.",
-        ),
-    ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What your site allows, whatever the plan says."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the last model there when the run ends, as safetensors."
-        ),
-    ] = None,
-    hold: Annotated[
-        bool,
-        typer.Option(
-            "--hold", help="Run your site's key holder beside it: NAME-holder of the kit."
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
-    ] = False,
-    log_format: LogFormat = "text",
-    shown: Shown = False,
-) -> None:
-    """If it is killed, the same command continues where it was."""
-    with as_a_party():
-        state = state if state is not None else default_state(kit, name)
-        terms = Terms(own_budget, threshold)
-        own = Passphrases(None if hold else passphrase_fd)
-        joining = Joining(
-            *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
-            records=records,
-            insecure_for_tests=insecure_for_tests,
-            insecure=insecure,
-            ledger=ledger,
-            passphrases=own,
-            site=NO_POLICY if site is None else read_site(site),
-            model=model,
-        )
-        if hold and not hasattr(os, "killpg"):
-            raise ConfigError(
-                "--hold: this system, Windows, has no groups of processes to watch: leave it out, "
-                "and start the key holder beside this client by itself"
-            )
-        if hold:
-            words = repeat_words("hold", "passphrase_fd")
-            secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
-            ignore_output_errors()  # reserves a closed stdin's number, which a pipe would get
-            with logging_as(log_format, name, verbose):
-                typer.echo(join_and_hold(joining, words, log_format, secret))
-            return
-        with logging_as(log_format, name, verbose), show_own_page(joining, shown):
-            given = read_settings(settings or []) | read_run_config(run_config or [])
-            reason = join(script, joining, given, pin)
-    typer.echo(reason)
 
 
 # --- hold --------------------------------------------------------------------------

@@ -71,6 +71,8 @@ CaFingerprint = Annotated[
     str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
 ]
 
+ServerRole = Literal["coordinator", "shard", "keyholder"]
+
 AsJson = Annotated[bool, typer.Option("--json", help="The same for programs.")]
 
 Reason = Annotated[

@@ -29,7 +29,7 @@ from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
 from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
-from secureps.run.options import CaFingerprint, Insecure, PassphraseFd
+from secureps.run.options import PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
 from secureps.store.keyring import (
@@ -250,58 +250,6 @@ def _check_site(plan: Path, site: Path) -> Finding:
         return Finding("site", "ok", f"{site} allows {plan}")
     refused = named([each.key for each in verdicts if each.objection])
     return Finding("site", "no", f"{site} refuses {plan} by {refused}: `secureps check --site`")
-
-
-def print_findings(
-    kit: Annotated[
-        Path | None, typer.Argument(metavar="[KIT]", help="The party's start-up kit.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Who it is on the kit's roster.")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A server's: its kit, name, state and coordinator are there."
-        ),
-    ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The coordinator; after a comma its standby."),
-    ] = None,
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Its state. Default: KIT/state/NAME.")
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plan, to hold --site against.")
-    ] = None,
-    site: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
-    ] = None,
-    ca_fingerprint: CaFingerprint = None,
-    insecure: Insecure = False,
-    passphrase_fd: PassphraseFd = None,
-) -> None:
-    """Checks its kit, keys, roster and certificate by this machine's calendar, dials the
-    coordinator and every shard, and checks the disk, the kernels, and what its site
-    allows. Each check prints a line with what to do. Ends with status 1 if one fails.
-    """
-    if (plan is None) != (site is None):
-        raise typer.BadParameter("--plan and --site go together")
-    passphrases = Passphrases(passphrase_fd)
-    if config is not None:
-        section, kit, state = read_config(config)
-        name, server, site, plan = section.name, server or section.coordinator, None, None
-        ca_fingerprint, insecure = section.ca_fingerprint, section.insecure
-    elif kit is None or name is None:
-        raise typer.BadParameter("give KIT and --name, or --config")
-    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
-    colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
-    outcomes = set()
-    for found in preflight(Departure(*of, passphrases)):
-        mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
-        typer.echo(f"{mark}  {found.what:12}{found.text}")
-        outcomes.add(found.outcome)
-    if "no" in outcomes:
-        raise typer.Exit(1)
 
 
 # --- `secureps health` and `secureps takeover`: ask a server on this machine -------

@@ -8,9 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
 
 from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.site_files import ServeSection
@@ -26,7 +23,7 @@ from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
 from secureps.run.initial_schema import read_initial_schema
-from secureps.run.options import LogFormat, PassphraseFd, as_a_party
+from secureps.run.options import LogFormat, ServerRole
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
@@ -65,8 +62,6 @@ from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 53 << 20
 """The longest payload of any plan, in bytes."""
-
-Role = Literal["coordinator", "shard", "keyholder"]
 
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 """Hosts that a server can listen on, but nobody can connect to."""
@@ -134,7 +129,7 @@ class Serving:
 
 
 def serve(
-    role: Role,
+    role: ServerRole,
     config: Path,
     log_format: LogFormat = "text",
     passphrase_fd: int | None = None,
@@ -163,36 +158,12 @@ def serve(
         make(serving)
 
 
-def serve_party(
-    role: Annotated[
-        Role,
-        typer.Argument(metavar="ROLE", help="coordinator, shard or keyholder."),
-    ],
-    config: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
-        ),
-    ],
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Follow the coordinator that FILE names.")
-    ] = False,
-    passphrase_fd: PassphraseFd = None,
-    log_format: LogFormat = "text",
-) -> None:
-    """If it is killed, the same command continues where it was. STATE/address says
-    where it listens.
-    """
-    with as_a_party():
-        serve(role, config, log_format, passphrase_fd, standby)
-
-
 def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.PublicKit:
     with naming(f"{where}: ca_fingerprint", ConfigError):
         return keyring.load_public(folder, section.ca_fingerprint)
 
 
-def _refuse_role(role: Role, serving: Serving) -> None:
+def _refuse_role(role: ServerRole, serving: Serving) -> None:
     """Refuses a kit for runs inside Flower, and a name that has another role on the roster."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     roster = serving.kit.roster
@@ -429,7 +400,7 @@ def _hear_waves(
         shutdown.wait()
 
 
-SERVERS: dict[Role, Callable[[Serving], None]] = {
+SERVERS: dict[ServerRole, Callable[[Serving], None]] = {
     "coordinator": _serve_coordinator,
     "shard": _serve_shard,
     "keyholder": _serve_holder,

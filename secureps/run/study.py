@@ -32,9 +32,7 @@ from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from secureps.compiled import keep_in
@@ -370,19 +368,8 @@ Take = Callable[[Trial, Outcome], None]
 
 
 @terminable(Terminated)
-def study(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
-    ] = 2,
-) -> tuple[Row, ...]:
-    """The report is one table and one picture."""
+def study(scenario: Path, out: Path | None = None, workers: int = 2) -> tuple[Row, ...]:
+    """Plays all trials of a scenario's study; writes one table and one picture to `out`."""
     console = Console()
     read = load_scenario(scenario)
     own = section_of(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,18 @@ def test_row_blocks_that_its_records_do_not_touch_are_in_the_file(tmp_path: Path
     assert bits(read_state(file)[0]) == bits(wanted)
 
 
-def test_a_file_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    for file in (tmp_path, tmp_path / "absent" / "model.safetensors"):
+def test_a_file_that_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")  # a file that is replaced is no pipe, and no device, then
+    for file in (tmp_path, tmp_path / "absent" / "model.safetensors", pipe):
         with pytest.raises(
             ConfigError, match=r"--model: .* must be a file in a folder that exists"
         ):
             Joining("127.0.0.1:9", tmp_path, LAST, tmp_path, model=file)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(ConfigError, match="this user may not write there"):
+        Joining("127.0.0.1:9", tmp_path, LAST, tmp_path, model=tmp_path / "model.safetensors")
 
 
 # --- by its machine ---------------------------------------------------------------------

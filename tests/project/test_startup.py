@@ -47,6 +47,16 @@ def test_help_imports_no_more_than_it_prints(asked: tuple[str, ...]) -> None:
     assert "typer" in found, "the modules are looked for under their names"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [*("check", "export", "join", "preflight", "resume"), *("serve", "simulate", "study", "up")],
+)
+def test_a_commands_help_imports_no_work_of_it(command: str) -> None:
+    found = imported(MAIN, command, "--help")
+    assert found & (SLOW | FOR_A_CHECK | {"numpy", "grpc", "msgspec"}) == set()
+    assert "secureps.run.commands" in found, "the modules are looked for under their names"
+
+
 def test_a_client_asks_for_its_keys_without_a_cipher(tmp_path: Path) -> None:
     own = ("--role", "client", "--name", "hospital-1")
     found = imported(MAIN, "keys", "request", str(tmp_path / "kit"), *own)

@@ -232,8 +232,7 @@ def test_one_thread_unless_told_otherwise(
     def play(*_: object, **__: object) -> None:
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
-    name = {"up": "play_plan", "simulate": "play_scenario"}[command]
-    monkeypatch.setattr(f"secureps.run.play.{name}", play)
+    monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
     typed(command, "x.toml")
     assert seen == [threads]
 
@@ -256,8 +255,8 @@ def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
         assert more == {"engine": "here", "copies": None}
         seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
 
-    monkeypatch.setattr("secureps.run.play.play_plan", play_up)
-    monkeypatch.setattr("secureps.run.play.play_scenario", play_simulate)
+    monkeypatch.setattr("secureps.run.up.up.up", play_up)
+    monkeypatch.setattr("secureps.run.simulate.simulate.simulate", play_simulate)
     for command in ("up", "simulate"):
         typed(command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml")
         typed(command, "x.toml")
@@ -351,4 +350,4 @@ def test_forks_of_up_have_the_modules_of_their_commands(name: str) -> None:
     command = app.commands[name]
     assert isinstance(command, Command)
     module, _, _ = command.function.partition(":")
-    assert f"secureps.{module}" in imports_of_all(small_plan())
+    assert {f"secureps.{module}", f"secureps.run.{name}"} <= set(imports_of_all(small_plan()))

@@ -253,7 +253,7 @@ class Deaths:
 
 
 _SERVERS = (
-    *("secureps.run.cli", "secureps.run.serve", "secureps.run.join"),
+    *("secureps.run.cli", "secureps.run.commands", "secureps.run.join", "secureps.run.serve"),
     "grpc.experimental",
 )
 _KERNELS = ("secureps.codec.kernels", "secureps.compiled:load_kernels")
