@@ -372,7 +372,7 @@ def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_pat
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
     )
-    until(lambda: list(temporary.glob("tmp*")))  # its trial is being played
+    until(lambda: list(temporary.glob("tmp*/*")))  # its trial is being played
     workers = psutil.Process(played.pid).children(recursive=True)
     assert [each for each in workers if "spawn_main" in " ".join(each.cmdline())]
     played.send_signal(number)
