@@ -63,7 +63,7 @@ Stage = Annotated[
 
 
 class WorkSection(Table):
-    """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
+    """Slow clients do less local work, so that they arrive in time (`roles.member.outbox.portion`).
 
     `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
     groups). `least` is the smallest part of the work, a power of two.

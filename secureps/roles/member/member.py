@@ -72,7 +72,6 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
 )
-from secureps.policy.checks.local_work import portion
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import (
@@ -110,6 +109,7 @@ from secureps.roles.member.outbox import (
     Readiness,
     Timing,
     find_readiness,
+    portion,
 )
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import (

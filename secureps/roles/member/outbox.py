@@ -7,18 +7,20 @@ when training begins. One pass over the data contributes to all groups that are 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from statistics import fmean
 
+from secureps.config.plan import PlanSection
 from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
-from secureps.policy.checks.local_work import Pace
 from secureps.policy.plan import Plan, joins_others, joint_groups
 from secureps.roles.machine import Step
 from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
@@ -310,6 +312,48 @@ class Outbox:
 
 REMEMBERED = 3
 """Newest contributions whose mean predicts the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds that one contribution took a client, by its own clock.
+
+    Args:
+        training: seconds, extrapolated to all of the local work.
+        transfer: seconds of pulling the model and pushing the update.
+    """
+
+    training: float
+    transfer: float
+
+
+def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.inf) -> float:
+    """Returns the part of its local work that a slow client does next: 1 before any measurement.
+
+    It is the largest of 1, 1/2, 1/4, ..., but never less than the plan's least, with
+
+        part * (seconds of training for all of the work) + (seconds of transfer) <= target
+
+    FedProx likewise takes partial work instead of dropping it (Li et al. 2020, "Federated
+    Optimization in Heterogeneous Networks", section 3.2). Measurements never leave the client.
+
+    The target is the plan's, or else the shortest deadline of its groups. Under `[scaling]` it is
+    also at most `within`, the seconds until the deadline in force, as the invitation says. The next
+    contribution is expected to take the mean of the last ones.
+    """
+    if section.work is None or not paces:
+        return 1.0
+    target, least = section.work.target_seconds, section.work.least
+    if target is None:
+        target = min(group.rule.deadline for group in section.group)
+    if section.scaling is not None:
+        target = min(target, within)
+    training = fmean(pace.training for pace in paces)
+    transfer = fmean(pace.transfer for pace in paces)
+    part = 1.0
+    while part > least and part * training + transfer > target:
+        part /= 2
+    return part
 
 
 @dataclass(slots=True)

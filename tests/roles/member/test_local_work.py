@@ -9,10 +9,9 @@ from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import requests
 from secureps.messages.run import COORDINATOR
-from secureps.policy.checks.local_work import Pace, portion
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered
-from secureps.roles.member.outbox import Timing
+from secureps.roles.member.outbox import Pace, Timing, portion
 from secureps.roles.member.tasks import Contribute
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import PRIVACY, make_plan, works
