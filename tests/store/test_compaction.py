@@ -269,6 +269,28 @@ def test_a_rotten_row_ends_a_compaction(twins: Twins) -> None:
     assert twins.compacted.fold == fold(3)
 
 
+def test_a_row_that_cannot_be_read_is_not_skipped_by_the_next_compaction(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins.append(1.0, [told(n) for n in (1, 2, 3)])
+    twins.compacted.compact(fold(5))
+    twins.append(2.0, [told(4)])
+    pack_row = journal_rows._pack_row
+
+    def refuse(path: Path, columns: journal_rows.Columns) -> str:
+        if columns[0] == 3:
+            raise DamagedStore("row 3 cannot be read")
+        return pack_row(path, columns)
+
+    monkeypatch.setattr(journal_rows, "_pack_row", refuse)
+    with pytest.raises(DamagedStore, match="row 3 cannot be read"):
+        twins.compacted.pack()
+    with pytest.raises(DamagedStore, match="row 3 cannot be read"):
+        twins.compacted.compact(fold(6))
+    assert twins.compacted.fold == fold(5)
+    assert rows_of(twins.compacted) == rows_of(twins.whole)
+
+
 def twice_compacted(twins: Twins) -> None:
     for number in (1, 2, 3):
         twins.append(1.0, [told(number), untold(number)])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import Malformed
+from secureps.errors import Malformed, Oversized
 from secureps.messages import (
     coordinator_records,
     holder_records,
@@ -24,6 +24,7 @@ from secureps.messages import (
 )
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     Figure,
     GetBlock,
@@ -264,6 +265,13 @@ def test_an_impostor_of_the_same_name_is_not_encoded() -> None:
     impostor = dataclasses.make_dataclass("Heartbeat", ["party"])
     with pytest.raises(Malformed):
         msgpack.encode(impostor("a"))
+
+
+def test_limits() -> None:
+    with pytest.raises(Oversized):
+        msgpack.encode(Heartbeat("x" * MESSAGE_LIMIT))
+    with pytest.raises(Oversized):
+        msgpack.decode(bytes(MESSAGE_LIMIT + 1))
 
 
 def test_reporting_messages_exist() -> None:

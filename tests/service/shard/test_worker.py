@@ -74,6 +74,19 @@ def shop(tmp_path: Path) -> Shop:
 TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
 
 
+def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(shop: Shop) -> None:
+    shop.takes(IDS[0], 5)
+    shop.takes(IDS[1], 7)
+    shop.made(TOTAL)
+    key = sum_key("all", 0, 0)
+    for damaged in (None, TOTAL[:-1] + b"\x01", b""):
+        shop.spool.delete(key)
+        if damaged is not None:
+            shop.spool.put(key, damaged)
+        assert shop.worker._read_sum("all", 0, 0) == TOTAL
+        assert shop.spool.get(key) == TOTAL
+
+
 def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop: Shop) -> None:
     """The holders' answers open the recorded sum, and no other."""
     shop.takes(IDS[0], 5)
