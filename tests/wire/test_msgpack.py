@@ -267,11 +267,9 @@ def test_an_impostor_of_the_same_name_is_not_encoded() -> None:
         msgpack.encode(impostor("a"))
 
 
-def test_limits() -> None:
+def test_what_no_receiver_would_take_is_not_encoded() -> None:
     with pytest.raises(Oversized):
         msgpack.encode(Heartbeat("x" * MESSAGE_LIMIT))
-    with pytest.raises(Oversized):
-        msgpack.decode(bytes(MESSAGE_LIMIT + 1))
 
 
 def test_reporting_messages_exist() -> None:

@@ -331,21 +331,6 @@ def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
     assert client.give("c0", Tick()).effects == beat
 
 
-def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
-    client = Client(private_plan()).joined()
-    update = client.trained()
-    assert update.receipt.charge is not None
-    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "given up"))
-    once = client.machine._ledger
-    assert once.charges == (update.receipt.charge,)
-    assert client.restarted().machine._ledger == once
-    (task,) = works(client.invite(0))
-    assert task == Reseal(update.receipt, update.headers, 1)
-    again = client.sealed(0, 1)
-    client.contributed(again)
-    assert client.machine._ledger == once, "the same version again costs nothing"
-
-
 @pytest.mark.parametrize("budget", [None, 8.0])
 def test_a_client_is_warned_of_next_to_no_privacy_whenever_it_starts(budget: float | None) -> None:
     """A client with a budget of its own is not warned, because the budget protects it."""

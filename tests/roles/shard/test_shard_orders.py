@@ -352,19 +352,6 @@ def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
     assert calls(desk.order(desk.found())) == [prepared], "it is every shard's"
 
 
-def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
-    desk = Desk()
-    desk.order(configure(desk.plan))
-    desk.put_all((FOUND_ID,), purpose=FOUNDING)
-    (task,) = works(desk.order(desk.found()))
-    step = desk.give(WORKER, damaged(task, task.keys[:1]))
-    assert step.records == [shard_records.Discarded((FOUND_ID,))]
-    assert works(step) == [Prune(task.keys)]
-    assert calls(step) == [requests.Missing("shard-a", "all", -1, (FOUND_ID,))]
-    desk.put_all((FOUND_ID,), purpose=FOUNDING)
-    assert works(desk.order(desk.found())) == [task]
-
-
 def test_damaged_updates_are_forgotten_and_missing() -> None:
     desk = Desk("bfv").founded()
     cohort = make_cohort()

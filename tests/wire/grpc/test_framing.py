@@ -5,7 +5,8 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import ERRORS, Conflict, Malformed, from_wire
+from secureps.buffers import Buffers
+from secureps.errors import ERRORS, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Heartbeat, PutBlock, Refusal
 from secureps.messages.submission import SubmissionId
@@ -86,3 +87,17 @@ def test_a_put_begins_with_its_header_alone(message: Any, more: bytes, reason: s
 def test_a_frame_that_is_torn_is_refused(first: bytes, reason: str) -> None:
     with pytest.raises(Malformed, match=reason):
         framing.open_frame(first)
+
+
+def test_a_payload_has_the_length_that_was_announced() -> None:
+    part = framing.PartialPayload()
+    part.begin(b"digest", 4, Buffers())
+    part.add(b"abc")
+    with pytest.raises(Malformed, match="3 bytes of payload instead of the announced 4"):
+        part.whole()
+    with pytest.raises(Malformed, match="an empty piece"):
+        part.add(b"")
+    with pytest.raises(Oversized, match="more than the announced 4 bytes"):
+        part.add(b"de")
+    part.add(b"d")
+    assert part.whole() == b"abcd"
