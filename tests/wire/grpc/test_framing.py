@@ -79,6 +79,6 @@ def test_a_put_begins_with_its_header_alone(message: Any, more: bytes, reason: s
 def test_an_empty_piece_of_a_payload_is_refused() -> None:
     """Whoever sends them would hold a place for ever, as if something moved."""
     part = framing.PartialPayload()
-    part.begin(b"digest", 4, Buffers())
+    part.begin(b"digest", 4, Buffers(1 << 20))
     with pytest.raises(Malformed, match="an empty piece"):
         part.add(b"")
