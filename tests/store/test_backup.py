@@ -240,6 +240,19 @@ def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
     assert not (state / "copy").exists()
 
 
+def test_a_journal_that_lost_its_end_is_not_copied(tmp_path: Path) -> None:
+    """The copy would pass for a newer one, and its party would do again what it forgot."""
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    ruled(state, 1, 2)
+    older = (state / "journal.db").read_bytes()
+    ruled(state, 3)
+    (state / "journal.db").write_bytes(older)
+    with pytest.raises(DamagedStore, match="ends at row 2, and 3 rows were written: nothing is"):
+        backup(state, copy)
+    with pytest.raises(ConfigError, match="is no whole copy of a state folder"):
+        restore(copy, state, "shard", tmp_path)
+
+
 def test_a_copy_that_was_cut_short_is_none(tmp_path: Path) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     ruled(state, 1)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from secureps.crypto.secret import Secret
 from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.messages import orders, records, requests
-from secureps.messages.encoding import digest
+from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Held, opening_digest
 from secureps.roles.holder.bfv import OpenSum, received_key
@@ -28,6 +29,8 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.pinned_run import Pinned
+from secureps.service.holder import BfvWorker
+from secureps.store.spool import MemorySpool
 from tests.kits.bfv_holder import (
     ENDS,
     PLAN,
@@ -45,6 +48,7 @@ from tests.kits.roles_kit import (
     ADDRESSES,
     CLIENTS,
     HOLDER,
+    IDENTITIES,
     SHARDS,
     STRANGER,
     configure,
@@ -312,3 +316,13 @@ def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     )
     step = keys.order(opening(Cohort("all", 1, 1, 1, again)))
     assert len(fetches(step)) == 4
+
+
+def test_a_sum_that_is_no_ciphertext_of_its_block_is_not_kept() -> None:
+    """It came from a shard, and would end the holder when it opens it."""
+    spool, machine = MemorySpool(), Keys().founded().machine
+    worker = BfvWorker(machine, IDENTITIES[HOLDER], Secret(), spool)
+    for payload in (b"", bytes(16)):
+        with pytest.raises(Malformed):
+            worker.keep(requests.GetSum(RUN, "all", 0, 0), payload, payload_digest(payload))
+    assert spool.keys() == []

@@ -362,6 +362,13 @@ def test_nothing_else_is_sealed_anew(client: str, group: str, invited: str) -> N
         here.order(order)
 
 
+def test_of_an_update_that_it_did_not_send_it_declines() -> None:
+    here, _ = burnt()
+    step = here.order(dataclasses.replace(again(0, 0, 0), update=bytes(16)))
+    assert works(step) == []
+    assert [each.reason for each in said(step, requests.Decline)] == [GONE]
+
+
 def test_of_a_group_that_is_not_there_it_declines() -> None:
     here, _ = burnt()
     order = orders.SealAgain(

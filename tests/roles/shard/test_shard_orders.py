@@ -282,6 +282,13 @@ def test_a_member_counts_as_the_plan_lets_one_count(examples: int) -> None:
     refused(desk, COORDINATOR, order, Malformed, text)
 
 
+def test_a_cohort_is_not_summed_while_its_base_is_lost_here() -> None:
+    """Its sum would be opened, and no version could be made of it. The order comes again."""
+    desk, cohort = Desk().founded(), make_cohort(version=2)
+    desk.put_all(tuple(member.id for member in cohort.members))
+    assert desk.order(desk.hold(cohort)) == Step()
+
+
 def test_prepare_under_plain_opens_by_itself() -> None:
     desk = Desk("plain").founded()
     cohort = make_cohort()

@@ -23,6 +23,7 @@ from secureps.roles.shard.state import (
     MakeState,
     PayloadsDamaged,
     ShardState,
+    SumCohort,
     noise_key,
     state_key,
     sum_key,
@@ -72,6 +73,30 @@ def shop(tmp_path: Path) -> Shop:
 
 
 TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
+
+
+def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(shop: Shop) -> None:
+    shop.takes(IDS[0], 5)
+    shop.takes(IDS[1], 7)
+    shop.made(TOTAL)
+    key = sum_key("all", 0, 0)
+    for damaged in (None, TOTAL[:-1] + b"\x01", b""):
+        shop.spool.delete(key)
+        if damaged is not None:
+            shop.spool.put(key, damaged)
+        assert shop.worker._read_sum("all", 0, 0) == TOTAL
+        assert shop.spool.get(key) == TOTAL
+
+
+def test_nothing_is_summed_while_its_base_is_not_whole(shop: Shop) -> None:
+    """A sum that is opened and cannot become a version would be charged in vain."""
+    keys = []
+    for id, value in zip(IDS, (5, 7), strict=True):
+        shop.takes(id, value)
+        keys.append((shop.header(id, np.full(16, value, "<u2").tobytes()).key,))
+    with pytest.raises(DamagedStore):
+        shop.worker.work(SumCohort(COHORT, tuple(keys)))
+    assert not shop.spool.has(sum_key("all", 0, 0))
 
 
 def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop: Shop) -> None:

@@ -1,12 +1,20 @@
-"""Errors travel as statuses and texts, and malformed bundles are refused."""
+"""Errors travel as statuses and texts; malformed bundles, puts and pieces are refused."""
+
+from typing import Any
 
 import grpc
 import pytest
 
+from secureps.buffers import Buffers
 from secureps.errors import ERRORS, Conflict, Malformed, from_wire
-from secureps.messages.requests import Refusal
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import Heartbeat, PutBlock, Refusal
+from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import framing
-from secureps.wire.msgpack import decode
+from secureps.wire.msgpack import decode, encode
+from tests.kits.roles_kit import make_header, make_plan
+
+HEADER = make_header(make_plan(), bytes(32), SubmissionId("c0", "all", 0), 0)
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS))
@@ -45,3 +53,32 @@ def test_a_conflict_says_where_to_go_on() -> None:
     assert isinstance(error, Conflict)
     assert error.free == 7
     assert told == Refusal("Conflict", "known with other bytes", None, free=7)
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "reason"),
+    [
+        (PutBlock(HEADER), b"", ""),
+        (PutBlock(HEADER), b"x", "the first piece of a Put ends with its envelope"),
+        (Heartbeat("c0"), b"", "Put takes PutBlock, not Heartbeat"),
+    ],
+    ids=["whole", "with payload", "another"],
+)
+def test_a_put_begins_with_its_header_alone(message: Any, more: bytes, reason: str) -> None:
+    """Payload beside it would be dropped: a block is announced before any of it is taken."""
+    envelope = encode(message)
+    claim = framing.Claim("c0", "shard-a", b"", payload_digest(envelope))
+    first = framing.frame_head(envelope, 8) + more
+    if not reason:
+        assert framing.read_put(claim, first) == (message, 8)
+        return
+    with pytest.raises(Malformed, match=reason):
+        framing.read_put(claim, first)
+
+
+def test_an_empty_piece_of_a_payload_is_refused() -> None:
+    """Whoever sends them would hold a place for ever, as if something moved."""
+    part = framing.PartialPayload()
+    part.begin(b"digest", 4, Buffers(1 << 20))
+    with pytest.raises(Malformed, match="an empty piece"):
+        part.add(b"")

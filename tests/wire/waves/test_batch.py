@@ -92,3 +92,9 @@ def test_a_request_is_named_by_its_server_and_its_bytes() -> None:
         request_digest("shard-0", b"y"),
     }
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("length", range(0, len(SOME), 3))
+def test_what_is_cut_short_is_none(length: int) -> None:
+    with pytest.raises((Malformed, Unsigned)):
+        read(SOME[:length])
