@@ -145,7 +145,7 @@ def _seal(
             "a train message without secureps: the app would answer in the clear. Start its "
             "ServerApp with SecureFedAvg, or leave secureps_mod out"
         )
-    told, batch, payloads = post.unpack(message.content, MOST_BYTES)
+    told, batch, payloads = post.read_wave(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
         # Pass the batch on to the key holder, which is a process of its own.
         return {"wave": 1}, ask_party(Path(str(holder)), batch)

@@ -80,7 +80,7 @@ def is_ours(content: RecordDict) -> bool:
     return MARKER in content.config_records
 
 
-def unpack(content: RecordDict, most: int) -> tuple[Said, bytes, dict[bytes, bytes]]:
+def read_wave(content: RecordDict, most: int) -> tuple[Said, bytes, dict[bytes, bytes]]:
     """Reads settings, batch and payloads; Malformed, or Oversized beyond `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():

@@ -668,7 +668,7 @@ class Waves:
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        said, data, _ = post.unpack(reply.content, most)
+        said, data, _ = post.read_wave(reply.content, most)
         if error := said.get("error"):
             raise NotReady(_shorten(error))
         batch = open_batch(data, most, self._verify)

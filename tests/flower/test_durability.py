@@ -26,7 +26,7 @@ from secureps.flower.post import (
     PAYLOADS,
     ModelForm,
     pack,
-    unpack,
+    read_wave,
     wrap_bytes,
 )
 from secureps.policy.plan import load_plan
@@ -310,7 +310,7 @@ def test_records_that_are_none() -> None:
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):
-            unpack(wrong, MOST)
+            read_wave(wrong, MOST)
 
 
 def test_lengths_are_looked_at_first() -> None:
@@ -319,4 +319,4 @@ def test_lengths_are_looked_at_first() -> None:
         content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
     ):
         with pytest.raises(Oversized, match="at most 1000"):
-            unpack(records, MOST)
+            read_wave(records, MOST)

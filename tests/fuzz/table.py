@@ -85,7 +85,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "another process of the same client, which has its records": (
         "client.torch_ranks:receive_order",
     ),
-    "digits that the same function has looked at": ("flower.post:unpack",),
+    "digits that the same function has looked at": ("flower.post:read_wave",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_make_trainer",

@@ -20,7 +20,7 @@ import pytest
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import Malformed, PlanRefused, SecurepsError
 from secureps.messages import orders, requests
-from secureps.messages.run import COORDINATOR, GroupVersion, Schema, TensorSpec
+from secureps.messages.run import COORDINATOR, Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -61,7 +61,7 @@ HEARD: dict[type, frozenset[type]] = {
 }
 """Who may hear what: a machine's stream brings any order, whoever it is for."""
 PARTS = frozenset(
-    {GroupVersion, orders.KeyCommittee, orders.MemberBlocks}
+    {orders.KeyCommittee, orders.MemberBlocks}
     | {requests.Figure, requests.CohortSteps}
     | {requests.MemberStatus, requests.GroupStatus, requests.ServerStatus}
     | {requests.Holding, requests.Move, requests.JournalRow, requests.CopyPart}
