@@ -321,9 +321,6 @@ _SQUARES = 1 << 14
 """Number of squares, each up to 2^48, that can be added up within int64."""
 
 
-# --- norms and clips -----------------------------------------------------------------
-
-
 def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
     """Yields views of `each` values (None: TOGETHER); the last may have fewer."""
     step = TOGETHER if each is None else each
@@ -333,6 +330,9 @@ def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
 def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Puts a divisor on a device: some devices multiply by the inverse of a host's number."""
     return torch.full((1,), value, dtype=dtype, device=like.device)
+
+
+# --- norms and clips -----------------------------------------------------------------
 
 
 def largest_magnitude(values: Tensor) -> float:
@@ -596,7 +596,6 @@ class DeviceSkellam:
 
 # --- whether a device makes the same bits ------------------------------------------------
 
-
 _TRIED = PIECE + 4321
 _TRIED_GRID = Grid(16, 0.7)
 _VARIANCE = 1000.0
@@ -610,12 +609,11 @@ def first_difference(device: torch.device) -> str:
     """
     try:
         return next((step for step, same in _steps(device) if not same), "")
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        return (
-            one_line(error, lines=1) or type(error).__name__
-        )  # an empty text would mean the same bits
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        # an empty text would mean that all bits are the same
+        return one_line(error, lines=1) or type(error).__name__
 
 
 def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:

@@ -462,7 +462,7 @@ class TorchTrainer:
             try:
                 yield
             except torch.OutOfMemoryError as error:
-                said = one_line(error, lines=1).partition(" GPU ")[0]  # then whose memory it is
+                said = one_line(error, lines=1).partition(" GPU ")[0]  # the rest says who holds it
                 raise ScriptFailed(
                     f"{self._device} has no memory left ({said}): lower "
                     f"{size}, let fewer clients share it, or take device=cpu"

@@ -217,7 +217,7 @@ MEANT = {
     ("PlanSection", name): "cipher"
     for name in ("encryption", "encrypt", "crypto", "cryptography", "secagg", "security")
 }
-"""Keys by other common names, by section, and what this project calls them."""
+"""Names that others give to a key, by section, and the key's name here."""
 
 FOUND = {"noise_multiplier": "; secureps check PLAN --epsilon 3 finds it, and the budget"}
 """Hints that tell how to find the value of a missing key."""

@@ -500,7 +500,7 @@ class Status:
     scaling: ScalingStatus | None = None
 
     def has_ended(self, server: ServerStatus) -> bool:
-        """True for a key holder that left after the run's end, as that of `join --hold` does."""
+        """True for a key holder that stopped after the run's end; `join --hold` stops its own."""
         over = self.finished and not self.failure
         return bool(over) and server.role == "holder" and server.registered and not server.live
 

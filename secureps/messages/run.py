@@ -1,6 +1,7 @@
-"""What a run is: facts that every party pins, placement of blocks, the model's schema, versions.
+"""The facts of a run that every party pins, the placement of its blocks, and its model's schema.
 
-A schema has names, shapes and types of a model's tensors, without their values.
+A schema has names, shapes and types of a model's tensors, without their values. `Task` and
+`GroupVersion` are here because both orders and requests build on them.
 """
 
 from __future__ import annotations

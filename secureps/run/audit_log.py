@@ -262,7 +262,7 @@ def export_ledger(
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON, to be made or replaced.")],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """It has runs, dates, numbers of updates and epsilons, and no content of records."""
+    """The file has runs, dates, numbers of updates and epsilons, and no content of records."""
     demand_ledger(ledger)
     me = load_private(kit, name, Passphrases(passphrase_fd))
     own = BudgetLedger(ledger)

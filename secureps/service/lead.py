@@ -305,7 +305,8 @@ class StandbyWorker(Worker):
     def work(self, task: Task) -> Done:
         """Checks and keeps rows, or a part of a copy; DamagedStore if a row does not fit.
 
-        The machine counts its journal's rows by these: nothing else may write there meanwhile.
+        The machine counts the journal's rows by the tasks that are done, so nothing else may write
+        rows.
         """
         if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")

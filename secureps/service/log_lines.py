@@ -67,10 +67,8 @@ class LogLines:
                 return f"blocks lie by {where}" if in_force else f"blocks begin to move: {where}"
             case ScalingDecided(reason=reason):
                 return f"scaling: {reason}"
-            case requests.Prepared(group=group, version=version, blocks=blocks, epoch=epoch) if (
-                epoch
-            ):
-                where = f"{counted(len(blocks), 'block')} of placement {epoch}"
+            case requests.Prepared(group=group, version=version) if record.epoch:
+                where = f"{counted(len(record.blocks), 'block')} of placement {record.epoch}"
                 return self._prefix(group, f"version {version}: {where}")
             case coordinator_records.MemberJoined(client):
                 return f"{client} joined"

@@ -17,7 +17,7 @@ from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, Answered, Call, Done, Halt, Leave, Say, Tick, Work
-from secureps.roles.member.member import LATER
+from secureps.roles.member.member import MODEL_LATER
 from secureps.roles.member.tasks import Contribute
 from secureps.roles.member.terms import MemberSettings
 from secureps.store.checkpoint import read_metadata, read_state
@@ -166,7 +166,7 @@ def test_a_client_that_leaves_early_says_when_it_can_write_the_model() -> None:
     client = keeping()
     client.give(WORKER, Leave("its budget is spent"))
     end = client.give(COORDINATOR, Answered(requests.Retire("c0", "", False), requests.Noted()))
-    assert end.effects == [Say(LATER), Halt("its budget is spent")]
+    assert end.effects == [Say(MODEL_LATER), Halt("its budget is spent")]
 
 
 def test_a_client_without_a_file_ends_at_once() -> None:

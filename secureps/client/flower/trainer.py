@@ -191,7 +191,7 @@ class FlowerTrainer:
         return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        _ = self.model  # which brings its ties
+        _ = self.model  # loading it finds its ties
         return self._ties
 
     def initial_digest(self) -> str:

@@ -430,7 +430,7 @@ def explain(
             (
                 *weak_privacy(plan.section.privacy),
                 *_unprotected(plan),
-                *_of_price(plan, price),
+                *_warn_of_price(plan, price),
                 *_stuck(plan),
                 *_counting(plan, numbers),
                 *notes,
@@ -689,7 +689,7 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     return alone * plan.chain(name).values_per_sent
 
 
-def _of_price(plan: Plan, price: Price | None) -> Iterator[str]:
+def _warn_of_price(plan: Plan, price: Price | None) -> Iterator[str]:
     """Warns of a budget that ends the run, and of noise longer than all updates together."""
     if price is None:
         return

@@ -344,11 +344,9 @@ class Standby(Seat):
             case Done(requests.Rows(rows, None), tuple() as records) if sender == WORKER:
                 self._seq, self._chain = self._seq + len(rows), rows[-1].chain
                 return self._kept(now, records)
-            case Done(requests.Rows(part=requests.CopyPart(digest, size) as part)) if (
-                sender == WORKER
-            ):
-                asks = self._follow(digest, part.end)
-                return Step(effects=[Halt(BEGINS) if part.end == size else asks])
+            case Done(requests.Rows(part=requests.CopyPart() as part)) if sender == WORKER:
+                asks = self._follow(part.digest, part.end)
+                return Step(effects=[Halt(BEGINS) if part.end == part.size else asks])
             case Failed(requests.Follow(), error) if self.follows:
                 return self._lose(now, str(error))
             case Failed(_, error) | WorkFailed(_, error):

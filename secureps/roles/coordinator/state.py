@@ -951,7 +951,7 @@ class CoordinatorState:
 class WriteManifest(Task):
     """Writes the manifest of a checkpoint whose parts are durable, which completes it.
 
-    Its `Done` has the numbers of the checkpoints that stay; none if all do.
+    Its `Done` has the numbers of the checkpoints that stay; it is empty if all do.
 
     Placement, parts and privacy spent are as of the moment of the task. If a shard leaves
     meanwhile, another manifest is asked for. `tallies` counts equal facts (`Ledger.tallies`): a

@@ -65,10 +65,8 @@ class BfvHolder(Holder):
                 return Step()
             case Failed(request, error):
                 return self._take_failure(request, error)
-            case Done(OpenSum(), BlockHeader() as header, Telemetry(figures=(seconds,))) if (
-                sender == WORKER
-            ):
-                return self._send_opened(header, seconds.value)
+            case Done(_, BlockHeader() as header, Telemetry(figures=(took,))) if sender == WORKER:
+                return self._send_opened(header, took.value)
         return super().handle_own(sender, event)
 
     def begin(self, order: Open) -> list[Effect]:

@@ -42,7 +42,7 @@ class CommitteeHolder(Holder):
         self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
         self._refusals: dict[Name, tuple[Effect, set[SubmissionId]]] = {}
-        """By cohort, the effect that refuses it, and the updates that are to be examined before."""
+        """By cohort, the effect that refuses it, and the updates that must be examined first."""
 
     def resume(self, now: float) -> Step:
         step = super().resume(now)

@@ -632,7 +632,8 @@ class Holder(HolderLedger, ABC):
                 watches, self._watches = self._watches, True
                 return Step(effects=[] if watches else [Watch()])
             case Failed(Register() as said) if said != self.register():
-                # It was sent before a cohort was opened, so it looked like an older ledger.
+                # This registration is older than the last cohort that was opened, so the
+                # coordinator took this holder's ledger for an old copy.
                 return Step(effects=[Call(COORDINATOR, self.register())])
             case Failed(Register() | Subscribe(), error):
                 text = f"the coordinator refuses this holder: {error}"

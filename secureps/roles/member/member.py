@@ -215,8 +215,8 @@ class Member(PinnedParty):
         self._departure = Departure(settings.name)
         self._evaluated = 0
         """The newest version that it was asked to evaluate, since its process started."""
-        self._refuses = False
-        """Whether its data holder was told why it evaluates nothing."""
+        self._has_told_why = False
+        """True once it has told its data holder why it sends no evaluation."""
         self._lowered: float | None = None
         self._ahead: orders.Configure | requests.Welcome | None = None
         """The newest word of a placement with shards that are not on this client's roster yet."""
@@ -374,7 +374,7 @@ class Member(PinnedParty):
                     self._write(step, OwnAct(self._departure.acted, OwnDeed.LEFT))
                 if (halt := self._departure.halt) is not None:
                     if self._settings.last == "every" and halt.error is not TermsRefused:
-                        step.effects.append(Say(LATER))
+                        step.effects.append(Say(MODEL_LATER))
                     step.effects.append(halt)
                 return step
             case Answered(request, reply, length):
@@ -459,7 +459,7 @@ class Member(PinnedParty):
                 raise Malformed(f"a member takes no {type(order).__name__}")
 
     def _wants_last(self) -> bool:
-        """Tells whether to pull the last version, and if every group is wanted, asks for all."""
+        """Tells whether to pull the last version; has all groups pulled if every one is wanted."""
         last, groups = self._settings.last, self._plan.groups
         if last == "every" and self._model.published.keys() >= set(groups):
             self._model.pull_also(groups)
@@ -543,7 +543,10 @@ class Member(PinnedParty):
         self._begin(step, Contribute(*self._model.take(), aims, part))
 
     def _drop_training(self, now: float) -> None:
-        """Sends nothing of a training that ended after the run, which did not wait for it."""
+        """Sends nothing of a training that ended after the run, which did not wait for it.
+
+        The time in which the last version must be pulled begins anew.
+        """
         assert self._end is not None
         self._working = False
         self._end = (now + self._plan.section.lease, self._end[1])
@@ -675,8 +678,8 @@ class Member(PinnedParty):
 
     def _decline_evaluation(self, step: Step, invite: orders.Invite, reason: str) -> None:
         """Declines an invitation; tells the data holder, once, if no evaluation is ever sent."""
-        if not self._refuses and (own := self._budget.evaluation_objection()):
-            self._refuses = True
+        if not self._has_told_why and (own := self._budget.evaluation_objection()):
+            self._has_told_why = True
             step.say(own)
         step.tell(requests.Decline(self.name, invite.group, invite.round, reason))
 
@@ -845,7 +848,7 @@ class Member(PinnedParty):
 
 # --- leaving -----------------------------------------------------------------------
 
-LATER = "the last model is written after the run: start this client again when it has ended"
+MODEL_LATER = "the last model is written after the run: start this client again when it has ended"
 
 PAUSED = "its data holder has paused it"
 LEFT = "left by its data holder's own act"

@@ -309,8 +309,8 @@ class MemberSettings:
         records: the public number of records that it counts by; None for the plan's, or its own.
         initial: digest of the file of version 0 that it was given, or empty.
         values: by tensor, the digest of the initial values; sent for tensors that a plan freezes.
-        last: whose last versions it pulls after the run: of its own groups, of every group, or
-            (empty) of its own groups if one is a sum.
+        last: which groups' last versions it pulls after the run: "own", those that it contributes
+            to; "every", all groups; empty, its own groups if one of them is a sum.
     """
 
     name: str
