@@ -47,7 +47,7 @@ from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
 from secureps.messages import records, requests
 from secureps.messages.acts import Act
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
@@ -55,7 +55,7 @@ from secureps.messages.run import RunInfo
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, total_epsilon
+from secureps.policy.spending import total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.store.journal_rows import UNTOLD, Record, Row
 from secureps.wording import finite
@@ -215,7 +215,7 @@ def _is_left_out(record: Record) -> bool:
 
 
 def _facts(run: bytes, record: Record, told: Kind) -> dict[str, Json]:
-    if isinstance(record, Charge | Release):
+    if isinstance(record, Fact):
         return _spent(record)
     if isinstance(record, records.ReceiptSummary):
         return _receipt(record, record.sealed)
@@ -282,7 +282,7 @@ def _receipt(receipt: Receipt | records.ReceiptSummary, sealed: bool) -> dict[st
     return found
 
 
-def _spent(fact: Charge | Release) -> dict[str, Json]:
+def _spent(fact: Fact) -> dict[str, Json]:
     plain: Json = to_plain(fact)
     return {"charge" if isinstance(fact, Charge) else "release": plain}
 

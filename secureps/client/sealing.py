@@ -23,7 +23,7 @@ from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, 
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import DamagedStore, InternalError, KitError, Refused
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed, UpdateReleased
@@ -38,7 +38,6 @@ from secureps.messages.submission import (
     sharing_id,
     signing_bytes,
 )
-from secureps.policy.spending import Fact
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.roles.member.terms import Budget

@@ -100,7 +100,7 @@ from secureps.errors import (
     SecurepsError,
 )
 from secureps.exhaustion import is_disk_fault
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.member_records import Sealed, UpdateReleased
@@ -118,7 +118,7 @@ from secureps.policy.counting import (
     remarks,
 )
 from secureps.policy.plan import Plan, digest_round_models, scale_mover
-from secureps.policy.spending import Fact, make_fact
+from secureps.policy.spending import make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.run import GroupVersion
@@ -37,7 +37,7 @@ class UpdateReleased:
     release: Release | None = None
 
     @property
-    def fact(self) -> Charge | Release | None:
+    def fact(self) -> Fact | None:
         return self.charge if self.charge is not None else self.release
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import SubmissionId
 
@@ -99,5 +99,5 @@ class ReceiptSummary:
     sealed: bool
 
     @property
-    def fact(self) -> Charge | Release | None:
+    def fact(self) -> Fact | None:
         return self.charge if self.charge is not None else self.release

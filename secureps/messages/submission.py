@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import canonical, digest, field_texts, join_fields, signed_part
 
 UPDATE = "update"
@@ -131,7 +131,7 @@ class Receipt:
     signature: bytes = b""
 
     @property
-    def fact(self) -> Charge | Release | None:
+    def fact(self) -> Fact | None:
         return self.charge if self.charge is not None else self.release
 
     @cached_property

@@ -14,8 +14,7 @@ from typing import Any
 
 from secureps.config.plan import ClientPrivacySection, PlanSection
 from secureps.errors import ConfigError, InternalError, PlanRefused
-from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
-from secureps.messages.charge import Fact as Fact
+from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Fact, Release
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.wording import counted

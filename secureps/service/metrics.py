@@ -35,11 +35,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Fact
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import LOOPBACK, STANDBY, Task, is_on_loopback
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, total_epsilon
+from secureps.policy.spending import adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.holder import Holder
@@ -179,7 +179,7 @@ class Metrics(Meter, Collector):
     def on_records(self, records: Sequence[Record]) -> None:
         for record in records:
             self._records.labels(type(record).__name__).inc()
-            self._spent_more |= isinstance(record, Charge | Release)
+            self._spent_more |= isinstance(record, Fact)
 
     def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         self._works.labels(type(task).__name__).observe(seconds)

@@ -10,6 +10,7 @@ import pytest
 
 from secureps.audit.entries import KINDS, LEFT_OUT, Entry, Spent, chapter_of, entries, epsilons
 from secureps.errors import DamagedStore
+from secureps.messages.charge import Fact
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.encoding import to_plain
 from secureps.messages.member_records import Sealed
@@ -17,7 +18,7 @@ from secureps.messages.records import Dated, Incarnated, RosterFollowed
 from secureps.messages.requests import Examined, KeyShare, OpenRefused
 from secureps.messages.submission import Cohort, Member, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import Fact, make_fact, total_epsilon
+from secureps.policy.spending import make_fact, total_epsilon
 from secureps.store.journal_rows import RECORDS, Row
 from tests.golden.values import full as example
 from tests.kits.audited import PLAN

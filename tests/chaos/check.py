@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from secureps.codec.chain import BlockCode
 from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages import coordinator_records as records
+from secureps.messages.charge import Fact
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared, Submit
@@ -31,7 +32,6 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.counting import bound
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key

@@ -15,7 +15,7 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import KeyCommittee
@@ -963,7 +963,7 @@ class WriteManifest(Task):
     versions: tuple[GroupVersion, ...]
     placement: Placement
     parts: tuple[requests.Checkpointed, ...]
-    tallies: tuple[tuple[Charge | Release, int], ...] = ()
+    tallies: tuple[tuple[Fact, int], ...] = ()
     unsafe: tuple[str, ...] = ()
     results: tuple[VersionEvaluated, ...] = ()
     stay: frozenset[int] = frozenset()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from secureps.errors import SecurepsError, TooFew
+from secureps.messages.charge import Fact
 from secureps.messages.coordinator_records import (
     Ending,
     Finished,
@@ -21,7 +22,7 @@ from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
 from secureps.policy.checks.evaluation import why_stop
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact
+from secureps.policy.spending import adjacency, epsilon_after, make_fact
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction

@@ -19,6 +19,7 @@ from secureps.errors import (
     WrongRun,
     WrongShape,
 )
+from secureps.messages.charge import Fact
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import Schema, wrong_run
 from secureps.messages.submission import Receipt
@@ -26,7 +27,7 @@ from secureps.model.layout import Layout
 from secureps.policy.checks.sections import weak_privacy
 from secureps.policy.counting import describe_public, public_number
 from secureps.policy.plan import Plan, different_keys
-from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact, total_epsilon
+from secureps.policy.spending import adjacency, epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.tasks import Aim, Contributed
