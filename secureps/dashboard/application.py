@@ -1,9 +1,12 @@
-"""The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
+"""A dashboard of a run, served over HTTP: an entrance, a page with its files, a stream of news.
 
-Theory of operation. A dashboard only reads, unless it has acts. `dashboard` puts one together from
-a kit. `sources` read status, journals, ledgers and audit logs again and again, and put `Facts` on a
-`Board`. `observation`, `operator_view` and `holder_view` make pages of facts, `access` decides who
-may look, and `actions` does what a viewer may do. This module serves them in one thread.
+Theory of operation. A dashboard only reads, unless it has acts. `dashboard` opens one with
+a party's kit. On loopback its address has a token, which lets one browser in as that party;
+elsewhere it accepts only connections with a certificate of the kit, and each party sees its own
+pages. `sources` read status, journals, ledgers and audit logs again and again, and put `Facts` on a
+`Board`.
+`observation`, `operator_view` and `holder_view` make pages of facts, `access` decides who may look,
+and `actions` does what a viewer may do. This module serves them in one thread.
 
 What happens to one request:
 
@@ -86,6 +89,156 @@ from secureps.store.keyring import (
     load_roster,
 )
 from secureps.store.kit_files import Passphrases
+
+# --- opening ---------------------------------------------------------------------
+
+LISTEN = "127.0.0.1:0"
+
+ANYWHERE = ("", "0.0.0.0", "[::]", "::")
+
+SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
+"""Roles with server certificates."""
+
+
+@dataclass(frozen=True)
+class Looking:
+    """The run to show, and the place to show it.
+
+    Args:
+        kit: start-up kit of `name` (None: of an observer).
+        target: the coordinator to ask, if any.
+        state: a client's own state folder, else the coordinator's; None: the default place.
+        ledger: a client's own ledger, else a folder of ledgers; None: the default place.
+        budget: a client's own, over all runs.
+        logs: audit logs to verify.
+        acts: viewers may also act on the run.
+    """
+
+    kit: Path
+    name: str | None
+    target: StatusTarget | None = None
+    state: Path | None = None
+    ledger: Path | None = None
+    budget: float | None = None
+    logs: tuple[Path, ...] = ()
+    listen: str = LISTEN
+    acts: bool = False
+    passphrases: Passphrases = field(default_factory=Passphrases)
+
+    @property
+    def folder(self) -> RunFolder | None:
+        return None if self.target is None else self.target.folder
+
+
+@contextmanager
+def dashboard(looking: Looking) -> Iterator[str]:
+    """Shows a run; yields its address. ConfigError, KitError or OperatorError if it cannot."""
+    roster = load_public(looking.kit).roster
+    name = looking.name or find_observer(looking.kit, roster)
+    viewer = Viewer(name, roster.find(name).role)
+    secured = _secured(looking, viewer)
+    sources = list(_sources(looking, viewer))
+    owner = viewer.name if viewer.role == "client" else ""
+    board = Board(Facts(looking.target is not None, owner))
+    acts = _acts(looking, viewer, lambda: board.facts.own)
+    if acts is not None:
+        done, offered = acts.done, acts.offered
+        board.put(lambda facts: replace(facts, acts=done, offered=offered))
+    line = bind(looking.listen)
+    host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
+    hosts = (host, tls_name(name)) if secured else LOOPBACK
+    named = host_names(hosts, port, 443 if secured else 80)
+    access = Access(named, secured is not None, None if secured else viewer)
+    app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
+    with serve(app, line, secured), feed(board, sources):
+        entrance = f"/enter?token={access.token}"
+        yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
+
+
+@contextmanager
+def show_beside(looking: Looking) -> Iterator[None]:
+    """Shows a run while the `with` lasts, and prints its address; raises as `dashboard` does."""
+    with dashboard(looking) as address:
+        typer.echo(f"dashboard: {address}")
+        yield
+
+
+def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
+    """Returns the TLS of connections; None on loopback. ConfigError if it is missing elsewhere."""
+    host, _, port = looking.listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
+        raise ConfigError(
+            f"dashboard: {looking.listen!r} is not HOST:PORT, with the host that a browser names"
+        )
+    if is_on_loopback(looking.listen):
+        return None
+    if viewer.role not in SERVERS:
+        raise ConfigError(
+            f"dashboard: {looking.listen} is not on loopback, and {viewer.name}'s certificate is "
+            "no server's: listen on 127.0.0.1 and open it through a tunnel (ssh -L), or look with "
+            "the coordinator's kit"
+        )
+    ca = load_public(looking.kit).ca
+    return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases))
+
+
+def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
+    if not looking.acts:
+        return None
+    target, own = looking.target, viewer.role == "client"
+    named = viewer.sees_names and (looking.folder is not None or viewer.role == "coordinator")
+    asks = target is not None and named
+    if not (own or asks) or not is_on_loopback(looking.listen):
+        raise ConfigError(
+            "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
+            "`up`, or for --server with the coordinator's own kit and --name coordinator"
+        )
+    me = load_private(looking.kit, viewer.name, looking.passphrases)
+    if own or target is None:
+        state, path = _own_files(looking, viewer)
+        return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
+    return RunActs(looking.folder, viewer.name, me, build_sender(target))
+
+
+def _party(kit: Path, name: str) -> Viewer | None:
+    """Looks up a certificate's name on the kit's newest roster, which has no revoked party."""
+    try:
+        _, roster = load_roster(kit)
+    except KitError:
+        return None
+    return Viewer(name, roster.find(name).role) if name in roster else None
+
+
+def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
+    kit, folder = looking.kit, looking.folder
+    if looking.target is not None:
+        yield status_source(looking.target)
+    if looking.logs:
+        yield logs_source(looking.logs, kit)
+    if viewer.role == "client":
+        yield holder_source(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
+        return
+    states = () if folder is None else folder.rulers
+    if looking.state is not None:
+        states = (looking.state,)
+    if states:
+        yield course_source(kit, *states)
+    if folder is not None:
+        yield plan_source(folder.plan)
+        yield report_source(folder.report / METRICS)
+    beside_kit = default_ledger(kit, viewer.name).parent
+    ledgers = looking.ledger or (None if folder is None else beside_kit)
+    if ledgers is not None:
+        yield ledgers_source(ledgers)
+
+
+def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
+    kit, folder = looking.kit, looking.folder
+    own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
+    return looking.state or own, looking.ledger or default_ledger(kit, viewer.name)
+
+
+# --- answers ---------------------------------------------------------------------
 
 STREAMS = 16
 BEAT = 10.0
@@ -269,6 +422,8 @@ class Guard:
 _SITE = ("sec-fetch-site", "origin")
 
 
+# --- connections -----------------------------------------------------------------
+
 PATIENCE = 10.0
 """Seconds in which a request must be complete."""
 OPEN = 64
@@ -368,7 +523,7 @@ def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> 
         line.close()
 
 
-# --- pages ----------------------------------------------------------------------
+# --- pages -----------------------------------------------------------------------
 
 
 def pages(facts: Facts, viewer: Viewer) -> str:
@@ -403,150 +558,3 @@ def _clients(seen: Seen) -> list[tuple[str, bool]]:
 
 OUT, GONE = "left out", ("left out", "revoked")
 """States of a client that takes no part; an operator's reason follows the first."""
-
-
-LISTEN = "127.0.0.1:0"
-
-ANYWHERE = ("", "0.0.0.0", "[::]", "::")
-
-SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
-"""Roles with server certificates."""
-
-
-@dataclass(frozen=True)
-class Looking:
-    """The run to show, and the place to show it.
-
-    Args:
-        kit: start-up kit of `name` (None: of an observer).
-        target: the coordinator to ask, if any.
-        state: a client's own state folder, else the coordinator's; None: the default place.
-        ledger: a client's own ledger, else a folder of ledgers; None: the default place.
-        budget: a client's own, over all runs.
-        logs: audit logs to verify.
-        acts: viewers may also act on the run.
-    """
-
-    kit: Path
-    name: str | None
-    target: StatusTarget | None = None
-    state: Path | None = None
-    ledger: Path | None = None
-    budget: float | None = None
-    logs: tuple[Path, ...] = ()
-    listen: str = LISTEN
-    acts: bool = False
-    passphrases: Passphrases = field(default_factory=Passphrases)
-
-    @property
-    def folder(self) -> RunFolder | None:
-        return None if self.target is None else self.target.folder
-
-
-@contextmanager
-def dashboard(looking: Looking) -> Iterator[str]:
-    """Shows a run; yields its address. ConfigError, KitError or OperatorError if it cannot."""
-    roster = load_public(looking.kit).roster
-    name = looking.name or find_observer(looking.kit, roster)
-    viewer = Viewer(name, roster.find(name).role)
-    secured = _secured(looking, viewer)
-    sources = list(_sources(looking, viewer))
-    owner = viewer.name if viewer.role == "client" else ""
-    board = Board(Facts(looking.target is not None, owner))
-    acts = _acts(looking, viewer, lambda: board.facts.own)
-    if acts is not None:
-        done, offered = acts.done, acts.offered
-        board.put(lambda facts: replace(facts, acts=done, offered=offered))
-    line = bind(looking.listen)
-    host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
-    hosts = (host, tls_name(name)) if secured else LOOPBACK
-    named = host_names(hosts, port, 443 if secured else 80)
-    access = Access(named, secured is not None, None if secured else viewer)
-    app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
-    with serve(app, line, secured), feed(board, sources):
-        entrance = f"/enter?token={access.token}"
-        yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
-
-
-def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
-    """Returns the TLS of connections; None on loopback. ConfigError if it is missing elsewhere."""
-    host, _, port = looking.listen.rpartition(":")
-    if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
-        raise ConfigError(
-            f"dashboard: {looking.listen!r} is not HOST:PORT, with the host that a browser names"
-        )
-    if is_on_loopback(looking.listen):
-        return None
-    if viewer.role not in SERVERS:
-        raise ConfigError(
-            f"dashboard: {looking.listen} is not on loopback, and {viewer.name}'s certificate is "
-            "no server's: listen on 127.0.0.1 and open it through a tunnel (ssh -L), or look with "
-            "the coordinator's kit"
-        )
-    ca = load_public(looking.kit).ca
-    files = TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases)
-    return server_context(files)
-
-
-def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
-    if not looking.acts:
-        return None
-    target, own = looking.target, viewer.role == "client"
-    named = viewer.sees_names and (looking.folder is not None or viewer.role == "coordinator")
-    asks = target is not None and named
-    if not (own or asks) or not is_on_loopback(looking.listen):
-        raise ConfigError(
-            "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
-            "`up`, or for --server with the coordinator's own kit and --name coordinator"
-        )
-    me = load_private(looking.kit, viewer.name, looking.passphrases)
-    if own or target is None:
-        state, path = _own_files(looking, viewer)
-        return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, build_sender(target))
-
-
-def _party(kit: Path, name: str) -> Viewer | None:
-    """Looks up a certificate's name on the kit's newest roster, which has no revoked party."""
-    try:
-        _, roster = load_roster(kit)
-    except KitError:
-        return None
-    return Viewer(name, roster.find(name).role) if name in roster else None
-
-
-def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
-    kit, folder = looking.kit, looking.folder
-    if looking.target is not None:
-        yield status_source(looking.target)
-    if looking.logs:
-        yield logs_source(looking.logs, kit)
-    if viewer.role == "client":
-        yield holder_source(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
-        return
-    states = () if folder is None else folder.rulers
-    if looking.state is not None:
-        states = (looking.state,)
-    if states:
-        yield course_source(kit, *states)
-    if folder is not None:
-        yield plan_source(folder.plan)
-        yield report_source(folder.report / METRICS)
-    beside_kit = default_ledger(kit, viewer.name).parent
-    ledgers = looking.ledger or (None if folder is None else beside_kit)
-    if ledgers is not None:
-        yield ledgers_source(ledgers)
-
-
-def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
-    kit, folder = looking.kit, looking.folder
-    own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
-    return looking.state or own, looking.ledger or default_ledger(kit, viewer.name)
-
-
-@contextmanager
-def show_beside(looking: Looking) -> Iterator[None]:
-    """Shows a run while the `with` lasts, and prints its address; raises as `dashboard` does."""
-    with dashboard(looking) as address:
-        typer.echo(f"dashboard: {address}")
-        yield

@@ -297,8 +297,8 @@ def export_log(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """An existing FILE is extended, and its lines never change. It has no secrets of
-    the party, but the names of all clients that the party knows.
+    """An existing FILE is extended, and its lines never change. FILE has no secrets
+    of the party, but it names all clients that the party knows.
     """
     log, new = export(state, kit, name, out, page, Passphrases(passphrase_fd))
     more = f"{new} of them new, " if new < log.end.entries else ""
@@ -315,8 +315,8 @@ def verify_logs(
         typer.Option(metavar="DIR", help="The party's state folder: is the log complete?"),
     ] = None,
 ) -> None:
-    """With --state one log is compared with its journal. The first wrong entry is
-    named.
+    """With --state one log is compared with its party's journal. The first wrong entry
+    is named.
     """
     for log in verify(files, kit, state):
         whose = f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}"

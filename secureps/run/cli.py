@@ -54,12 +54,11 @@ def _make(commands: Commands) -> Iterator[Command | TyperGroup]:
             yield each if isinstance(each, TyperGroup) else Command(name, *each, panel)
 
 
-def _group(name: str, help: str, commands: Commands, line: str | None = None) -> TyperGroup:
-    """Makes a group of commands; the list of all commands shows `line`, or else its help."""
+def _group(name: str, help: str, commands: Commands) -> TyperGroup:
+    """Makes a group of commands; the list of all commands shows its help's first paragraph."""
     return TyperGroup(
         name=name,
         help=help,
-        short_help=line,
         commands=list(_make(commands)),
         no_args_is_help=True,
         rich_help_panel=_APART,
@@ -68,7 +67,8 @@ def _group(name: str, help: str, commands: Commands, line: str | None = None) ->
 
 keys = _group(
     "keys",
-    "Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
+    "Make each party's keys, and the kit that certifies them: request, init, approve, show.\n\n"
+    "A start-up kit says who takes part, signed by a CA that the aggregator does not hold.",
     {
         _AT_PARTY: {
             "request": (
@@ -104,11 +104,11 @@ keys = _group(
             "show": ("run.keys:show", "Verify a kit and list who is in it."),
         },
     },
-    "Make each party's keys, and the kit that certifies them: request, init, approve, show.",
 )
 roster = _group(
     "roster",
-    "Who takes part in a run, while it trains: at whoever issues keys.",
+    "Change who takes part in a run while it trains: add, revoke, renew.\n\n"
+    "These commands run at whoever issues keys.",
     {
         _PLAIN: {
             "add": (
@@ -129,11 +129,11 @@ roster = _group(
             ),
         },
     },
-    "Change who takes part in a run while it trains: add, revoke, renew.",
 )
 deploy = _group(
     "deploy",
-    "Files that run the parties of a kit on a cluster. Starts nothing.",
+    "Write the files that run the parties of a kit on a cluster: kubernetes, slurm.\n\n"
+    "These commands start nothing.",
     {
         _PLAIN: {
             "kubernetes": (
@@ -147,7 +147,6 @@ deploy = _group(
             ),
         },
     },
-    "Write the files that run the parties of a kit on a cluster: kubernetes, slurm.",
 )
 budget = _group(
     "budget",
@@ -306,12 +305,12 @@ def root(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="--server, --kit and --name of dashboard, join, preflight and status, from "
-            "~/.config/secureps/config.toml.",
+            help=f"--server, --kit and --name of {', '.join(PROFILED[:-1])} and {PROFILED[-1]}, "
+            "from ~/.config/secureps/config.toml.",
         ),
     ] = None,
 ) -> None:
-    """Before every command, and before its module is imported."""
+    """Runs before every command, and before the command's module is imported."""
     if context.invoked_subcommand in TRAINING:
         settle_environment()
     if context.invoked_subcommand in LASTING:

@@ -60,7 +60,7 @@ def up(
     pin: Pin = "off",
     shown: Shown = False,
 ) -> None:
-    """Makes keys, starts coordinator, shards, key holders and clients, shows their
+    """`up` makes keys, starts coordinator, shards, key holders and clients, shows their
     progress, and compares the result with training alone and training centrally.
     RUN gets everything: logs, checkpoints, a report with curves, model.safetensors.
     Ctrl-C stops all processes.
@@ -80,7 +80,9 @@ def resume(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
 ) -> None:
-    """Every party starts from its journal, so the model is the same as without the stop."""
+    """A resumed run starts each party from its journal, so that its model is the same as
+    without the stop.
+    """
     from secureps.run.report.version_metrics import Extras
     from secureps.run.up.up import resume as continue_run
 
@@ -99,8 +101,8 @@ def simulate(
     ] = "here",
     copies: Copies = None,
 ) -> None:
-    """The same scenario gives the same model, bit for bit, on whichever engine.
-    Noise is seeded: no privacy.
+    """A simulation of the same scenario gives the same model, bit for bit, on whichever
+    engine. Its noise is seeded: no privacy.
     """
     from secureps.run.report.version_metrics import Extras
     from secureps.run.simulate.simulate import simulate as play
@@ -136,9 +138,10 @@ def check(
     fetch: Fetch = False,
     as_json: AsJson = False,
 ) -> None:
-    """Says who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes and time of an update, and memory per shard. Runs nothing of the plan.
-    With --site it ends with status 1 if that site's policy refuses the plan.
+    """`check` says who sees what and who must collude, what privacy spends and what its
+    noise costs, bytes and time of an update, and memory per shard. Without --run-script
+    it runs nothing of the plan. With --site the command ends with status 1 if that
+    site's policy refuses the plan.
     """
     from secureps.policy.explain.explanation import Link
     from secureps.run.check import Permit, check_site, is_accepted, record, site_tables, tables
@@ -175,8 +178,8 @@ def export(
         bool, typer.Option("--best", help="The best version by the federation's own evaluation.")
     ] = False,
 ) -> None:
-    """Reads only RUN/checkpoints, so no server has to run. A damaged checkpoint is
-    named, and the one before it is taken. RUN and FILE may be at an object
+    """`export` reads only RUN/checkpoints, so no server has to run. A damaged checkpoint
+    is named, and the one before it is taken. RUN and FILE may be at an object
     store, as s3://BUCKET/RUN, where no existing file is overwritten.
     """
     from secureps.crypto.sampling import NO_PRIVACY
@@ -285,7 +288,7 @@ def join(
     log_format: LogFormat = "text",
     shown: Shown = False,
 ) -> None:
-    """If it is killed, the same command continues where it was."""
+    """If the client is killed, the same command continues where the client was."""
     from secureps.client.runner import Joining, read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
@@ -341,8 +344,8 @@ def serve(
     passphrase_fd: PassphraseFd = None,
     log_format: LogFormat = "text",
 ) -> None:
-    """If it is killed, the same command continues where it was. STATE/address says
-    where it listens.
+    """If the server is killed, the same command continues where the server was.
+    STATE/address says where the server listens.
     """
     from secureps.run.serve import serve as run_server
 
@@ -378,9 +381,10 @@ def preflight(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Checks its kit, keys, roster and certificate by this machine's calendar, dials the
-    coordinator and every shard, and checks the disk, the kernels, and what its site
-    allows. Each check prints a line with what to do. Ends with status 1 if one fails.
+    """`preflight` checks the party's kit, keys, roster and certificate by this machine's
+    calendar, dials the coordinator and every shard, and checks the disk, the kernels,
+    and what the party's site allows. Each check prints a line with what to do. The
+    command ends with status 1 if one fails.
     """
     from secureps.run.preflight import Departure, read_config
     from secureps.run.preflight import preflight as look
@@ -417,7 +421,7 @@ def study(
         int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
     ] = 2,
 ) -> None:
-    """The report is one table and one picture."""
+    """The report of a study is one table and one picture."""
     from secureps.run.study import study as compare
 
     compare(scenario, out, workers)

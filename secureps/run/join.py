@@ -31,16 +31,13 @@ from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.messages.orders import COME_BACK
 from secureps.roles.holder.holder import FAILED, OVER
-from secureps.run.options import (
-    LogFormat,
-)
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
 from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
-from secureps.service.logs import tell
+from secureps.service.logs import LogFormat, tell
 from secureps.service.pinning import pin_process
 from secureps.store.atomic_file import make_directory, replace_text
 from secureps.store.keyring import load_public

@@ -201,7 +201,6 @@ def _named_parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
     """The parties that get keys: the named one, and with `hold` its site's key holder."""
-
     if hold and role != "client":
         raise ConfigError(f"--hold is for a client, beside which a key holder runs, not a {role}")
     own: Role = "holder" if role == "keyholder" else role

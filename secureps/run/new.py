@@ -76,9 +76,7 @@ def make_project(
     ] = False,
     flower: Annotated[bool, typer.Option("--flower", help="A Flower app.")] = False,
 ) -> None:
-    """The folder NAME must be new or empty. Without an option the script needs only
-    NumPy.
-    """
+    """The folder NAME must be new or empty. Without an option the script needs only NumPy."""
     asked = {"torch": torch, "sklearn": sklearn, "flower": flower}
     kinds = [kind for kind, wanted in asked.items() if wanted] or ["numpy"]
     if len(kinds) > 1:

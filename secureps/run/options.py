@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from typer.main import get_command
 
 from secureps.errors import SecurepsError, exit_status
+from secureps.service import logs
 from secureps.tracebacks import with_fault
 from secureps.wording import one_line
 
@@ -156,7 +157,7 @@ Shown = Annotated[
 ]
 
 LogFormat = Annotated[
-    Literal["text", "json"],
+    logs.LogFormat,
     typer.Option("--log-format", help="Of stderr: lines for people, or a JSON object a line."),
 ]
 

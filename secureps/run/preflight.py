@@ -287,7 +287,7 @@ def print_health(
         bool, typer.Option("--alive", help="Any answer will do, also that it cannot work yet.")
     ] = False,
 ) -> None:
-    """Ends with status 1 if it does not answer, or cannot work yet."""
+    """`health` ends with status 1 if the server does not answer, or cannot work yet."""
     ready = health(config)
     typer.echo("it can work" if ready else "it cannot work yet")
     if not ready and not alive:

@@ -1,7 +1,7 @@
-"""`secureps restore`: brings back a copy of a state folder, and says which versions a shard's has.
+"""`secureps backup` and `restore`: copy a party's state folder, and bring a copy back.
 
-With one replica, and checkpoints of only some versions, even a copy that is seconds old is useless
-if the run has made a version since.
+`restore` says which versions a shard's copy has: with one replica, and checkpoints of only some
+versions, even a copy that is seconds old is useless if the run has made a version since.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
 from secureps.run.initial_schema import read_initial_schema
-from secureps.run.options import LogFormat, ServerRole
+from secureps.run.options import ServerRole
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
-from secureps.service.logs import logging_as, tell
+from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, serve_metrics, spooled_bytes
 from secureps.service.one_wave import answer_batches, play_wave
 from secureps.service.pinning import pin_process

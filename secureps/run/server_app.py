@@ -128,9 +128,9 @@ def flower(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
 ) -> None:
-    """Writes DIR/plan.toml, with the strategy's optimizer, and
+    """`flower` writes DIR/plan.toml, with the strategy's optimizer, and
     DIR/initial.safetensors: version 0 and the messages to clients in every
-    version. Says what was taken; a ServerApp with code of its own is refused.
+    version. It says what was taken; a ServerApp with code of its own is refused.
     `up`, `simulate` and `check --run-script` do this by themselves.
     """
     read = load_plan(plan)

@@ -227,8 +227,8 @@ def status(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Shows versions, what each group waits for and why, what clients have spent, and which shard
-    holds what. Give RUN, or --server and --kit.
+    """`status` shows versions, what each group waits for and why, what clients have spent,
+    and which shard holds what. Give RUN, or --server and --kit.
     """
     look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
 
@@ -251,5 +251,7 @@ def log(
 def stop(
     run: RunOfUp,
 ) -> None:
-    """It acts like Ctrl-C there: nothing is lost, and `secureps resume` continues the run."""
+    """`stop` acts like Ctrl-C in that terminal: nothing is lost, and `secureps resume`
+    continues the run.
+    """
     typer.echo(stop_run(run))

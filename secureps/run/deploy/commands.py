@@ -150,8 +150,8 @@ def kubernetes(
         ),
     ] = None,
 ) -> None:
-    """Each party says it with its own kit and applies its own folder to its own cluster. OUT
-    has private keys (as Secrets): keep it as the kit is kept.
+    """Each party runs this command with its own kit, and applies its own folder to its own
+    cluster. OUT has private keys (as Secrets): keep it as the kit is kept.
 
     Example: secureps deploy kubernetes plan.toml --kit kit --out manifests --domain ps.example
     """

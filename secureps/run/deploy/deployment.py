@@ -107,12 +107,9 @@ def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, 
     options = request.options()
     site = None if request.site is None else _read_site_file(request.site)
     copies = cluster.store is not None and cluster.store.copies is not None
-    own = (
-        _read_plan_files(request, cluster.store),
-        request.kits,
-        _estimate_needs(explained, copies),
-    )
-    federation = Federation(request.read, *own, request.holders_terms(), script, options, site)
+    files, needs = _read_plan_files(request, cluster.store), _estimate_needs(explained, copies)
+    own = (request.read, files, request.kits, needs, request.holders_terms())
+    federation = Federation(*own, script, options, site)
     folders = manifests(federation, _set_storage(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}

@@ -262,7 +262,7 @@ class Store:
         blocks = [
             {"ipBlock": {"cidr": each}} for each in self.networks or _network_of(host) or _OUTSIDE
         ]
-        return {"to": blocks, "ports": [{"protocol": "TCP", "port": port}]}
+        return {"to": blocks, "ports": [_tcp_port(port)]}
 
 
 def choose_store(
@@ -527,10 +527,8 @@ class _Party:
 
         The Job fails at once if a restart cannot help the client.
         """
-        own, claim = (
-            labels(self.name, self.kit.role),
-            self.cluster.volume_claim(f"{self.name}-data"),
-        )
+        own = labels(self.name, self.kit.role)
+        claim = self.cluster.volume_claim(f"{self.name}-data")
 
         def on(action: str, status: int) -> Manifest:
             codes = {"containerName": self.kit.role, "operator": "In", "values": [status]}
@@ -574,10 +572,8 @@ class _Party:
         if client:
             claim = {"claimName": f"{self.name}-data"}
             volumes.append({"name": "data", "persistentVolumeClaim": claim})
-        prepare, main = (
-            self._container("prepare", ["sh", "-c", self._prepare()]),
-            self._main(command),
-        )
+        prepare = self._container("prepare", ["sh", "-c", self._prepare()])
+        main = self._main(command)
         return {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,

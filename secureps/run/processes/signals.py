@@ -101,7 +101,7 @@ class Terminated(KeyboardInterrupt):
 def terminable(kind: type[BaseException] = SystemExit) -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise an error in the block, so that its cleanup runs.
 
-    Its argument is the exit status of a process that such a signal ends.
+    The error's argument is the exit status of a process that such a signal ends.
     """
     ended = False
 

@@ -424,7 +424,7 @@ TOTALS = 24
 
 
 def describe_total(array: NDArray[Any], clients: int | None = None) -> dict[str, Any]:
-    """The newest total of a tensor over `clients` (None: unknown), with its first values."""
+    """Describes the total of a tensor over `clients` (None: unknown), with its first values."""
     values = tuple(array.reshape(-1)[:TOTALS].tolist())
     return {"shape": array.shape, "count": array.size, "values": values, "clients": clients}
 

@@ -98,13 +98,13 @@ def plain_text(groups: Sequence[GroupStatus], facts: Mapping[str, str]) -> str:
 
 
 def score_text(score: Score, scored: str, versions: Mapping[str, int]) -> str:
-    """The newest score, with the version `scored` that it is of, if that is not the newest."""
+    """Writes the newest score, and its version `scored` unless that is the newest."""
     which = "an older version" if BESIDE in scored else f"version {scored}"
     return f"{score.value:.3f}" + ("" if scored == fold_versions(versions) else f" ({which})")
 
 
 def spent_text(epsilon: float, budget: float, delta: float, adjacency: str) -> str:
-    """The largest epsilon of all clients, infinite under an unsafe seed, and what it protects."""
+    """Writes the largest epsilon of all clients, infinite under an unsafe seed, and its budget."""
     spent = "infinite" if math.isinf(epsilon) else f"{epsilon:.2f}"
     return f"{spent} of {budget:g} (delta {delta:g}, {adjacency})"
 
