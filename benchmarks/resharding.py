@@ -14,8 +14,9 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,15 @@ SHARDS, CLIENTS, BLOCKS = 2, 5, 12
 COMES, GOES, LOSES = "shard-2", "shard-0", "shard-1"
 BEFORE = 4
 """Versions that are timed before a move."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The copies of blocks that moved, of all `copies`, and the bytes of their values."""
+
+    blocks: int
+    copies: int
+    bytes: int
 
 
 class Moving(Large):
@@ -56,51 +66,46 @@ class Moving(Large):
 
     def move(self, deed: ShardDeed, shard: str) -> Row:
         """Has a shard come or go; what that took."""
-        first = self.version
-        self.committed(first + BEFORE + 1)
-        began, at = self.version, time.monotonic()
-        self.observer().act(Act(deed.value, shard))
-        last: Move | None = None
-        while (move := self.here.move) is not None:
-            last = move
-            time.sleep(LOOK)
-        seconds, ended = time.monotonic() - at, self.version
-        if last is None:
-            raise RuntimeError("the move was over before anybody looked: take more values")
-        before = self._took(range(first, began + 1))
-        during = self._took(range(began, ended + 2))
-        copies = sum(each.blocks for each in self.here.holdings)
-        usual, slowest = statistics.median(before), max(during)
-        return {
-            "move": f"{deed.value} {shard}",
-            "blocks": f"{last.blocks} of {copies}",
-            "part": last.blocks / copies,
-            "MB": last.bytes / 1e6,
-            "seconds": seconds,
-            "versions meanwhile": ended - began,
-            "a version, s": usual,
-            "the slowest, s": slowest,
-            "longer by, s": slowest - usual,
-        }
+
+        def play() -> Moved:
+            self.observer().act(Act(deed.value, shard))
+            last: Move | None = None
+            while (move := self.here.move) is not None:
+                last = move
+                time.sleep(LOOK)
+            if last is None:
+                raise RuntimeError("the move was over before anybody looked: take more values")
+            return Moved(last.blocks, sum(each.blocks for each in self.here.holdings), last.bytes)
+
+        return self._measure(f"{deed.value} {shard}", play)
 
     def lose(self, shard: str) -> Row:
         """Kills a shard, and starts it without its folder; what that took."""
+
+        def play() -> Moved:
+            held, began = self._copies(shard), self.version
+            self.kill(shard)
+            shutil.rmtree(self.folder / shard)
+            self.start(shard)
+            self.wait(lambda: self.version > began + 1 and self._copies(shard) == held, shard)
+            return Moved(held, 2 * held, 4 * self.values)  # each of two shards holds all blocks
+
+        return self._measure(f"lost disk of {shard}", play)
+
+    def _measure(self, what: str, play: Callable[[], Moved]) -> Row:
+        """Plays a move after some versions without one; what it took."""
         first = self.version
         self.committed(first + BEFORE + 1)
-        held = self._copies(shard)
         began, at = self.version, time.monotonic()
-        self.kill(shard)
-        shutil.rmtree(self.folder / shard)
-        self.start(shard)
-        self.wait(lambda: self.version > began + 1 and self._copies(shard) == held, shard)
+        moved = play()
         seconds, ended = time.monotonic() - at, self.version
         usual = statistics.median(self._took(range(first, began + 1)))
-        slowest = max(self._took(range(began, ended + 1)))
+        slowest = max(self._took(range(began, ended + 2)))
         return {
-            "move": f"lost disk of {shard}",
-            "blocks": f"{held} of {2 * held}",
-            "part": 0.5,
-            "MB": 4 * self.values / 1e6,
+            "move": what,
+            "blocks": f"{moved.blocks} of {moved.copies}",
+            "part": moved.blocks / moved.copies,
+            "MB": moved.bytes / 1e6,
             "seconds": seconds,
             "versions meanwhile": ended - began,
             "a version, s": usual,

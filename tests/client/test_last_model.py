@@ -1,7 +1,5 @@
 """The last model, as a client writes it to its data holder's file when the run ends."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError, Unreachable
 from secureps.messages import orders, requests
+from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, Answered, Call, Done, Halt, Leave, Say, Tick, Work
@@ -141,7 +140,7 @@ def test_a_training_that_the_run_does_not_wait_for_is_not_sent() -> None:
     assert wake is not None
     assert wake > client.now, "it does not wake again and again while it trains"
     assert client.contributed(client.sealed(0, 0)).effects == []
-    assert client.journal[-1].__class__.__name__ == "RunPinned"
+    assert isinstance(client.journal[-1], RunPinned), "nothing newer: no update is charged or sent"
     (work,) = client.pull(1).effects
     assert isinstance(work, Work)
     assert isinstance(work.task, Contribute)

@@ -118,13 +118,15 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def acts(folder: RunFolder) -> RunActs:
+def heard() -> list[Act]:
+    """The acts that the coordinator received."""
+    return []
+
+
+@pytest.fixture
+def acts(folder: RunFolder, heard: list[Act]) -> RunActs:
     own = load_private(folder.kit, "observer")
-    return RunActs(folder, "observer", own, HEARD.append)
-
-
-HEARD: list[Act] = []
-"""The acts that the coordinator received."""
+    return RunActs(folder, "observer", own, heard.append)
 
 
 @pytest.mark.parametrize("what", ["", "paused", "../end", "leave"])
@@ -154,23 +156,25 @@ def test_an_act_is_on_the_disk_before_it_is_done(
     assert set(KINDS) == {"end", "export"}
 
 
-def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(acts: RunActs) -> None:
-    HEARD.clear()
+def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(
+    acts: RunActs, heard: list[Act]
+) -> None:
     assert acts.offered == (*Deed, "end", "export")
     for deed in Deed:
         text = acts.do(deed.value, {"client": "client-00", "reason": "why", "other": "x"})
         assert text
-    assert [(act.what, act.party, act.reason) for act in HEARD] == [
+    assert [(act.what, act.party, act.reason) for act in heard] == [
         (deed.value, "client-00", "why") for deed in Deed
     ]
     assert acts.done == (), "its journal has them"
 
 
-def test_of_a_run_elsewhere_there_is_no_end_and_no_export(folder: RunFolder) -> None:
-    HEARD.clear()
-    acts = RunActs(None, "coordinator", load_private(folder.kit, "coordinator"), HEARD.append)
+def test_of_a_run_elsewhere_there_is_no_end_and_no_export(
+    folder: RunFolder, heard: list[Act]
+) -> None:
+    acts = RunActs(None, "coordinator", load_private(folder.kit, "coordinator"), heard.append)
     assert acts.offered == tuple(Deed)
     with pytest.raises(ConfigError, match="is nothing that can be done here"):
         acts.do("end", {})
     acts.do("pause", {})
-    assert (HEARD, acts.done) == ([Act("pause")], ())
+    assert (heard, acts.done) == ([Act("pause")], ())

@@ -15,27 +15,12 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import ObjectStore
-from secureps.messages.format import FORMAT
-from secureps.messages.run import (
-    GroupPlacement,
-    GroupVersion,
-    Placement,
-    RunInfo,
-    Schema,
-    TensorSpec,
-)
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.run.export import export, newest_model
 from secureps.store import checkpoint
-from secureps.store.checkpoint import (
-    Manifest,
-    ShardFile,
-    checkpoint_path,
-    read_state,
-    tensor_name,
-    write_manifest,
-    write_state,
-)
+from secureps.store.checkpoint import checkpoint_path, read_state, write_manifest
+from tests.kits.checkpoints import SHARDS, write_checkpoint
 from tests.kits.command import typed
 from tests.kits.object_stores import content
 
@@ -63,7 +48,6 @@ SCHEMA = Schema(
         TensorSpec("body.steps", (), "int64"),
     )
 )
-SHARDS = ("shard-0", "shard-1")
 
 
 def model(seed: int) -> dict[str, NDArray[np.generic]]:
@@ -78,37 +62,9 @@ def model(seed: int) -> dict[str, NDArray[np.generic]]:
 def write(
     root: Path, number: int, cut: int = 16, unsafe: tuple[str, ...] = ()
 ) -> dict[str, NDArray[np.generic]]:
-    """A checkpoint of `model(number)`, its blocks of `cut` values dealt to two shards in turn."""
-    layout, tensors = PLAN.layout(SCHEMA), model(number)
-    run = RunInfo(PLAN.text, SCHEMA, layout.digest, b"h" * 32, b"r" * 32, b"n" * 32)
-    blocks: dict[str, dict[str, NDArray[np.generic]]] = {shard: {} for shard in SHARDS}
-    owners = {}
-    for group in (dataclasses.replace(each, block_values=cut) for each in layout.groups):
-        flat = group.flatten(tensors)
-        owners[group.name] = tuple(SHARDS[b % 2] for b in range(group.blocks))
-        for b, owner in enumerate(owners[group.name]):
-            blocks[owner][tensor_name(group.name, b)] = flat[slice(*group.span(b))]
-            blocks[owner][tensor_name(group.name, b, "m")] = np.zeros(3, np.float32)
-    files = []
-    for shard in SHARDS:
-        path = checkpoint_path(root, number) / f"{shard}.safetensors"
-        digest = write_state(path, blocks[shard], {})
-        files.append(ShardFile(shard, path.name, digest, path.stat().st_size))
-    versions = (GroupVersion("first", number), GroupVersion("rest", number + 1))
-    placed = tuple(GroupPlacement(name, of) for name, of in owners.items())
-    write_manifest(
-        checkpoint_path(root, number),
-        Manifest(
-            FORMAT,
-            number,
-            run.id.hex(),
-            run,
-            versions,
-            tuple(files),
-            Placement(1, SHARDS, placed),
-            unsafe=unsafe,
-        ),
-    )
+    """A checkpoint of `model(number)`."""
+    tensors = model(number)
+    write_checkpoint(root, number, PLAN, SCHEMA, tensors, cut, unsafe)
     return tensors
 
 

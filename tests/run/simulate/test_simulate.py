@@ -399,6 +399,7 @@ def ending(how: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
     path = whole_steps.scenario(tmp_path, script=ending("ctypes.string_at(0)"))
     line = next(n for n, text in enumerate(whole_steps.SCRIPT.splitlines(), 1) if PAUSE in text)
@@ -432,7 +433,6 @@ def test_one_that_is_told_to_end_blames_no_script(
     assert "ended the simulation's process" not in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_it_listens_no_longer_than_it_lasts() -> None:
     with naming_last_call(), blamed("fit", "client-01"):
         pass
