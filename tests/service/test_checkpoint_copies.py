@@ -18,9 +18,10 @@ from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies
 from secureps.service.checkpoint_copies import CheckpointCopies, CopiedCheckpoints, parts_at
 from secureps.store.checkpoint import checkpoint_path
+from tests.kits.checkpoints import SHARDS
 from tests.kits.object_stores import content
 from tests.kits.polling import until
-from tests.run.test_export import SHARDS, write
+from tests.run.test_export import write
 
 WAIT = 20.0
 
