@@ -416,6 +416,11 @@ class Plan:
         asked = self.section.cipher.holders
         return _HOLDERS[self.opening] if asked is None else asked
 
+    @property
+    def has_committee(self) -> bool:
+        """True if a committee of key holders opens sums."""
+        return self.opening is Opening.COMMITTEE
+
     @cached_property
     def threshold(self) -> int:
         asked = self.section.cipher.threshold

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from secureps.messages import requests
 from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.run import GroupVersion, Placement
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState
 from secureps.roles.coordinator.state import WriteManifest
-from secureps.roles.coordinator.termination import is_over
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
+from secureps.roles.validation import check_part
 from secureps.wording import named
 
 AHEAD, LEAST_AHEAD = 2, 8
@@ -26,7 +27,7 @@ def order(tx: Transaction) -> None:
     if any(group.version < 0 for group in groups) or federation.checkpoint_in_making is not None:
         return
     kept = not trailing.unkept_version(tx) or all(
-        is_over(tx, group) for group in federation.model_groups
+        tx.is_over(group) for group in federation.model_groups
     )
     asked = federation.wants_checkpoint and has_newer_version(tx)
     if not kept or asked or any(_is_due(tx, group, last) for group in groups):
@@ -70,9 +71,9 @@ def has_newer_version(tx: Transaction) -> bool:
 def _is_due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
     """True if a group's version is due for a checkpoint; the last one waits for all results."""
     before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
-    if is_over(tx, group):
+    if tx.is_over(group):
         told = last is not None and last.results == len(tx.federation.trail.results)
-        return trailing.is_idle(tx) and not (told and before == group.version)
+        return tx.has_no_evaluation() and not (told and before == group.version)
     return not group.trails and group.version // every > before // every
 
 
@@ -87,6 +88,17 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 def _next_placement(tx: Transaction) -> Placement:
     """Returns the placement after the move under way, if there is one."""
     return tx.federation.coming or tx.federation.placement
+
+
+def take_checkpointed(tx: Transaction, event: requests.Checkpointed) -> None:
+    """Notes that a shard has written its part of the newest checkpoint."""
+    last = tx.federation.last_checkpoint
+    if last is None or last.number != event.number:
+        return
+    check_part(event)
+    if event.shard not in last.parts:
+        tx.write(event)
+        write_manifest_if_whole(tx)
 
 
 def write_manifest_if_whole(tx: Transaction) -> None:

@@ -32,16 +32,12 @@ from secureps.messages.submission import (
 from secureps.policy.checks.evaluation import check_total, from_vector
 from secureps.policy.counting import shares_in
 from secureps.policy.rules.rule import Wait
-from secureps.roles.coordinator import checkpointing, opening, recovery, termination
-from secureps.roles.coordinator.group import MAKING, OPENS, GroupState, Phase
+from secureps.roles.coordinator import opening, recovery, termination
+from secureps.roles.coordinator.group import MAKING, OPENS, REASON_LIMIT, GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
-from secureps.roles.validation import check_digests, check_part, check_prepared
+from secureps.roles.validation import check_digests, check_prepared
 from secureps.wording import named
-
-REASON_LIMIT = 300
-"""Most characters that are kept of another party's own words."""
-
 
 # --- before version 0 -------------------------------------------------------------
 
@@ -128,7 +124,7 @@ def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
 def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     making = group.closed_cohort
     receipts = tuple(shorten(group.receipts[m.id]) for m in making.cohort.members)
-    shards = () if opening.has_committee(tx.plan) else sorted(making.held)
+    shards = () if tx.plan.has_committee else sorted(making.held)
     held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
 
@@ -489,23 +485,12 @@ def take_prepared(tx: Transaction, event: requests.Prepared) -> None:
         termination.take_evaluation(tx, result)
 
 
-def take_checkpointed(tx: Transaction, event: requests.Checkpointed) -> None:
-    """Notes that a shard has written its part of the newest checkpoint."""
-    last = tx.federation.last_checkpoint
-    if last is None or last.number != event.number:
-        return
-    check_part(event)
-    if event.shard not in last.parts:
-        tx.write(event)
-        checkpointing.write_manifest_if_whole(tx)
-
-
 # --- answers of key holders -------------------------------------------------------
 
 
 def take_opened(tx: Transaction, event: requests.Opened) -> None:
     """Takes the digests of the sums that a decrypting holder opened."""
-    if opening.has_committee(tx.plan):
+    if tx.plan.has_committee:
         raise Malformed(f"{event.holder}: a committee gives shares of keys, and opens no sums")
     group, sums = _find_answered(tx, event), event.sums
     if group is None:
@@ -533,7 +518,7 @@ def take_refusal(tx: Transaction, event: requests.OpenRefused) -> None:
     if not (group := _find_answered(tx, event)):
         return
     holder, reason = event.holder, event.reason
-    if opening.has_committee(tx.plan):
+    if tx.plan.has_committee:
         if holder in opening.silent_holders(tx, group):
             tx.write(replace(event, reason=reason[:REASON_LIMIT]))
     elif group.phase is Phase.OPENING:

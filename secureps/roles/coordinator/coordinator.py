@@ -59,7 +59,6 @@ from secureps.roles.coordinator import (
     founding,
     membership,
     opening,
-    recovery,
     reign,
     resharding,
     scaling,
@@ -123,7 +122,7 @@ class Coordinator(Seat):
         self._settings = settings
         if settings.initial is not None:
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
-        looks = settings.examined and opening.has_committee(settings.plan)
+        looks = settings.examined and settings.plan.has_committee
         enough = settings.plan.threshold if looks else 0
         bounds, names = settings.plan.bounds, settings.plan.all_groups
         groups = {
@@ -381,7 +380,7 @@ class Coordinator(Seat):
         of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
         if of_blocks and sender not in tx.federation.placed:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-        if isinstance(event, OF_A_COMMITTEE) and not opening.has_committee(self.plan):
+        if isinstance(event, OF_A_COMMITTEE) and not self.plan.has_committee:
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
@@ -582,7 +581,7 @@ def repeat_orders(
         if federation.least_usable_key(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
-            if opening.has_committee(tx.plan):
+            if tx.plan.has_committee:
                 _repeat_to_committee(tx, group, party)
             elif group.phase is Phase.OPENING:
                 tx.order(party, commit.make_open(tx, group))
@@ -639,10 +638,10 @@ def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
         commit.resume_submission(tx, group, receipt)  # a shard may have lost its blocks
     if group.awaits(client):
-        tx.order(client, recovery.make_invite(tx, group, client))
+        tx.order(client, tx.make_invite(group, client))
     founder = client == tx.federation.founder and not tx.plan.is_given(group.name)
     if group.phase is Phase.FOUNDING and founder and not group.receipts:
-        tx.order(client, recovery.make_invite(tx, group, client))
+        tx.order(client, tx.make_invite(group, client))
 
 
 TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
@@ -654,7 +653,7 @@ TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
     Evaluated: membership.take_evaluation,
     requests.Spoilt: commit.take_spoilt,
     requests.Prepared: commit.take_prepared,
-    requests.Checkpointed: commit.take_checkpointed,
+    requests.Checkpointed: checkpointing.take_checkpointed,
     requests.Opened: commit.take_opened,
     requests.OpenRefused: commit.take_refusal,
     requests.KeyShare: commit.take_key_share,

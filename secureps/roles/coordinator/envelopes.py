@@ -31,9 +31,8 @@ from secureps.policy.cohorts.suspicion import (
     count_spare,
     tally_doubts,
 )
-from secureps.roles.coordinator import opening, recovery, termination
-from secureps.roles.coordinator.commit import REASON_LIMIT
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator import opening, termination
+from secureps.roles.coordinator.group import REASON_LIMIT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
@@ -47,9 +46,7 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
     If cohorts do not wait for that, holders find flaws while they open the cohort.
     """
-    if not opening.has_committee(tx.plan) or not opening.is_examined_first(
-        group, receipt.id.client
-    ):
+    if not tx.plan.has_committee or not opening.is_examined_first(group, receipt.id.client):
         return
     order = make_examine(tx, receipt)
     for holder in opening.holders_of(tx, receipt.committee):
@@ -180,7 +177,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
     cohort = group.cohort
     if group.phase is Phase.HOLDING and cohort is not None and cohort.committee in lost:
         tx.write(records.CohortReopened(group.name, group.number, ()))  # no holder was asked yet
-    between = group.phase is Phase.WAITING and not termination.is_over(tx, group)
+    between = group.phase is Phase.WAITING and not tx.is_over(group)
     if group.version < 0 or not (between or group.phase is Phase.COLLECTING):
         return
     due = opening.committee_at(tx, group.name, group.version)
@@ -294,7 +291,7 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
 
     The members of a closed cohort stay: its holders answer, or refuse.
     """
-    if not opening.has_committee(tx.plan):
+    if not tx.plan.has_committee:
         return
     stale = [r for r in group.receipts.values() if _is_stale(tx, r) and group.can_drop(r.id)]
     if not stale:
@@ -302,7 +299,7 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
     tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
     for client in {receipt.id.client: None for receipt in stale}:
         if group.rounds and group.awaits(client):
-            tx.order(client, recovery.make_invite(tx, group, client))
+            tx.order(client, tx.make_invite(group, client))
 
 
 def _stale_text(tx: Transaction) -> str:

@@ -30,7 +30,7 @@ from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, Placement, RunInfo, Schema, ShardAddress, wrong_run
 from secureps.messages.submission import cohort_digest
 from secureps.model.placement import place_groups
-from secureps.roles.coordinator import commit, opening, recovery, reign
+from secureps.roles.coordinator import commit, opening, reign
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
 from secureps.roles.coordinator.transaction import Transaction, refuse_once
@@ -143,7 +143,7 @@ def choose_founder(tx: Transaction) -> None:
     if wanted and not tx.is_trainer(federation.founder):
         tx.write(FounderChosen(here))
     for group in wanted:
-        tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
+        tx.order(federation.founder, tx.make_invite(group, federation.founder))
 
 
 LONGEST_ADDRESS = 300

@@ -26,6 +26,12 @@ from secureps.messages.submission import (
 )
 from secureps.policy.cohorts.suspicion import Suspicion
 
+TOO_FEW = " it, a cohort needs "
+"""Part of the reason why a row-block waits that too few members touch."""
+
+REASON_LIMIT = 300
+"""Most characters that are kept of another party's own words."""
+
 MOST_REFUSED = 3
 """Refused updates of one version after which a client is asked only once per deadline."""
 

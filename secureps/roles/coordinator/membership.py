@@ -56,11 +56,10 @@ from secureps.roles.coordinator import (
     founding,
     opening,
     recovery,
-    scheduler,
     termination,
     trailing,
 )
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import REASON_LIMIT, GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.roster_follower import RosterFollower
@@ -178,7 +177,7 @@ def decline(tx: Transaction, message: requests.Decline) -> None:
     evaluator declines a version instead of a round.
     """
     if message.party == tx.plan.evaluator:  # the evaluator is invited to no group
-        trailing.take_decline(tx, message.round, shorten(message.reason))
+        trailing.skip_declined(tx, message.round, shorten(message.reason))
         return
     group, client = tx.federation.groups.get(message.group), message.party
     if group is None:
@@ -193,7 +192,7 @@ def decline(tx: Transaction, message: requests.Decline) -> None:
         if Base(message.version, message.step) < group.members.training[client]:
             return  # it declines an older request than the current one
         if message.version < group.version:  # the client does not know the newest one yet
-            tx.order(client, recovery.make_invite(tx, group, client))
+            tx.order(client, tx.make_invite(group, client))
         else:
             termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
 
@@ -207,7 +206,32 @@ def withdraw(tx: Transaction, message: requests.Withdraw) -> None:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
     if group.takes_updates and (news or id in group.members.returning):
-        scheduler.take_withdrawal(tx, group, message, shorten(message.reason))
+        _refuse_update(tx, group, message, shorten(message.reason))
+
+
+def _refuse_update(
+    tx: Transaction, group: GroupState, message: requests.Withdraw, reason: str
+) -> None:
+    """Asks a client anew whose update was refused in transit.
+
+    An update that was to come again is dropped. The round of a set is given up if the update that
+    one of its clients sealed anew is refused.
+    """
+    id, base = message.id, Base(message.version, message.step)
+    if id.client in group.invited:
+        place = group.places[id.client]
+        same = base == place.base and id.sequence > place.id.sequence
+        if same and group.awaits(id.client):
+            tx.write(replace(message, reason=reason))
+            termination.give_up_round(
+                tx, group, f"given up: what {id.client} sent was refused: {reason}"
+            )
+        return
+    asked = group.members.training.get(id.client)
+    if id in group.members.returning:
+        tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
+    elif asked is not None and asked <= base:
+        tx.write(replace(message, reason=reason))
 
 
 def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
@@ -227,9 +251,9 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
             commit.hold_again(tx, group)
         elif group.phase is Phase.FOUNDING:
             tx.drop(group.name, tuple(known), "a shard lost its blocks, and so did its client")
-            tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
+            tx.order(federation.founder, tx.make_invite(group, federation.founder))
         elif group.rounds and group.awaits(client):
-            tx.order(client, recovery.make_invite(tx, group, client))
+            tx.order(client, tx.make_invite(group, client))
 
 
 def retire(tx: Transaction, message: requests.Retire) -> None:
@@ -273,7 +297,7 @@ def take_evaluation(tx: Transaction, message: Evaluated) -> None:
         if known != result:
             raise Conflict(f"version {message.version} was evaluated already, to other values")
         return
-    now, groups = trailing.due_version(tx), tx.federation.model_groups
+    now, groups = tx.evaluation_due(), tx.federation.model_groups
     # Before version 0 nothing is due, and the groups have no digests.
     if not now or message.version != now or message.model != tuple(g.digest for g in groups):
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
@@ -283,7 +307,7 @@ def take_evaluation(tx: Transaction, message: Evaluated) -> None:
 
 def shorten(reason: str) -> str:
     """Makes another party's words printable, and cuts them to the length that is kept."""
-    return printable(reason[: commit.REASON_LIMIT])
+    return printable(reason[:REASON_LIMIT])
 
 
 # --- submissions -------------------------------------------------------------------
@@ -478,7 +502,7 @@ def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     if id in group.members.returning:
         return
-    again = id.client in group.invited and recovery.is_asked_again(tx, group, id.client)
+    again = id.client in group.invited and tx.is_asked_again(group, id.client)
     if again and (wrong := recovery.objection(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
     _check_base(tx, group, receipt)
@@ -510,7 +534,7 @@ def _check_base(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 def _check_step(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     id, base = receipt.id, Base(receipt.version, receipt.step)
     if group.rounds:
-        if base != recovery.round_base(tx, group):
+        if base != tx.round_base(group):
             text = f"{id} has metrics of another version of the model than was asked for"
             raise WrongVersion(text)
         return

@@ -35,7 +35,6 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.orders import KeyCommittee, SealFor
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -151,13 +150,9 @@ def make_seal_for(tx: Transaction, committee: KeyCommittee) -> SealFor:
     return SealFor(tx.federation.incarnation, committee, keys)
 
 
-def has_committee(plan: Plan) -> bool:
-    return plan.opening is Opening.COMMITTEE
-
-
 def why_too_few(tx: Transaction, group: GroupState) -> str:
     """Returns why no round may open, if too few holders are here; empty if enough are."""
-    if not has_committee(tx.plan):
+    if not tx.plan.has_committee:
         return ""
     due = committee_at(tx, group.name, group.version).holders
     here = [holder for holder in due if holder in tx.watchers]
@@ -258,7 +253,7 @@ def describe_missing(tx: Transaction, holders: Collection[str], answered: Collec
 
 
 def asked_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
-    if not has_committee(tx.plan):
+    if not tx.plan.has_committee:
         return tx.holders
     return holders_of(tx, group.closed_cohort.cohort.committee)
 

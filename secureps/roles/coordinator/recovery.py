@@ -12,7 +12,6 @@ from __future__ import annotations
 from functools import partial
 
 from secureps.messages.coordinator_records import ClientIsolated
-from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Base, Member, Receipt
 from secureps.policy.cohorts.suspicion import (
     Choice,
@@ -25,15 +24,14 @@ from secureps.policy.cohorts.suspicion import (
     uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.roles.coordinator import opening, trailing
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
 
 def is_choosing(tx: Transaction, group: GroupState) -> bool:
     """True if suspicion, and not the rule, chooses the clients of a group's rounds."""
-    return opening.has_committee(tx.plan) and group.suspicion.chooses and group.rounds
+    return tx.plan.has_committee and group.suspicion.chooses and group.rounds
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
@@ -100,14 +98,12 @@ def decide(
 
 def is_chosen_round(tx: Transaction, group: GroupState) -> bool:
     """True if suspicion chose the clients of the open round, or of the cohort in progress."""
-    return (
-        opening.has_committee(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
-    )
+    return tx.plan.has_committee and group.suspicion.chooses and bool(group.suspicion.chosen)
 
 
 def has_burnt(tx: Transaction, group: GroupState) -> bool:
     """True if a committee's cohort was burnt for the version in the making."""
-    return opening.has_committee(tx.plan) and bool(group.suspicion.burnt)
+    return tx.plan.has_committee and bool(group.suspicion.burnt)
 
 
 def clients_behind(tx: Transaction, group: GroupState) -> frozenset[str]:
@@ -121,10 +117,6 @@ def clients_behind(tx: Transaction, group: GroupState) -> frozenset[str]:
     sent = group.burnt_members.items()
     older = {client for client, member in sent if member.version < group.version}
     return frozenset(older & group.sitting_out - tx.federation.isolated.keys())
-
-
-def is_asked_again(tx: Transaction, group: GroupState, client: str) -> bool:
-    return opening.has_committee(tx.plan) and client in group.places
 
 
 def objection(group: GroupState, receipt: Receipt) -> str:
@@ -147,35 +139,8 @@ def objection(group: GroupState, receipt: Receipt) -> str:
     return ""
 
 
-def round_base(tx: Transaction, group: GroupState) -> Base:
-    subject = tx.federation.trail.subject
-    if group.trails and subject:
-        return tx.plan.schedule.base(group.version, subject)
-    return Base(group.version, 0)
-
-
-def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    """Invites a client to train, or to seal its update of a burnt cohort under a new sequence."""
-    number, seconds = tx.federation.incarnation, tx.deadline(group.name)
-    if group.rounds or group.phase is Phase.FOUNDING:
-        again, evaluates = (
-            is_asked_again(tx, group, client),
-            trailing.version_to_evaluate(tx, group, client),
-        )
-        base = round_base(tx, group)
-    elif again := client in group.invited:
-        evaluates, base, seconds = 0, group.places[client].base, 0.0
-    else:
-        evaluates, base = 0, group.members.training[client]
-    round = (number, group.name, group.round, base.version)
-    invite = Invite(*round, seconds, evaluates, base.step)
-    if not again:
-        return invite
-    return SealAgain(number, group.places[client].id, group.places[client].update, invite)
-
-
 def isolate(tx: Transaction, group: GroupState) -> None:
-    for client in sorted(group.suspicion.offenders) if opening.has_committee(tx.plan) else ():
+    for client in sorted(group.suspicion.offenders) if tx.plan.has_committee else ():
         text = (
             f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
             "in it stood in cohorts that did"

@@ -25,8 +25,6 @@ from secureps.messages.run import Placement
 from secureps.messages.scaling import (
     BlockAssigned,
     ScalingDecided,
-    ScalingStatus,
-    ScalingStep,
     ShardLoad,
 )
 from secureps.messages.submission import UPDATE, Cohort, Held
@@ -46,11 +44,10 @@ from secureps.policy.scaling.policies import (
     decide_nothing,
     stay,
 )
-from secureps.roles.coordinator import resharding, termination
+from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import counted
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """Clients' figures of how long an update and a model take in transit (`roles.member`)."""
@@ -228,7 +225,7 @@ class Load:
 
     def _tells(self, tx: Transaction, group: GroupState) -> bool:
         sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
-        return bool(sent) and not termination.is_over(tx, group)
+        return bool(sent) and not tx.is_over(group)
 
     def has_news(self, tx: Transaction) -> bool:
         """True if each group has made another version, on average, since this was last true.
@@ -433,32 +430,3 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
         power=staleness_power(rule),
         group=tx.plan.section.group[0].name if len(tx.plan.section.group) > 1 else "",
     )
-
-
-def make_status(tx: Transaction) -> ScalingStatus | None:
-    section, scaled = tx.plan.section.scaling, tx.federation.scaled
-    if section is None:
-        return None
-    last = scaled.decided[-1][1] if scaled.decided else None
-    return ScalingStatus(
-        policy=section.policy,
-        off=scaled.off,
-        deadline=scaled.deadline,
-        buffer=scaled.buffer,
-        loads=last.loads if last else (),
-        steps=tuple(
-            ScalingStep(at, describe(record), record.reason) for at, record in scaled.decided
-        ),
-        reward=last.reward if last else 0.0,
-        lost=last.lost if last else 0.0,
-    )
-
-
-def describe(record: ScalingDecided) -> str:
-    if record.blocks:
-        return f"balance {counted(len(record.blocks), 'block')}"
-    if record.what:
-        return f"{record.what} {record.shard}"
-    if (record.deadline, record.buffer) != (1.0, 1.0):
-        return f"deadline x {record.deadline:.2f}, buffer x {record.buffer:.2f}"
-    return "as planned"

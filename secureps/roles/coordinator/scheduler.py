@@ -30,8 +30,7 @@ from itertools import islice
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
-from secureps.messages.requests import Withdraw
-from secureps.messages.submission import Base, Receipt, SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
@@ -104,7 +103,7 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
         yield _open(tx, group)
     if group.takes_updates:
         yield _collect(tx, group)
-    if group.phase is Phase.OPENING and opening.has_committee(tx.plan):
+    if group.phase is Phase.OPENING and tx.plan.has_committee:
         yield commit.try_answers(tx, group)
 
 
@@ -113,7 +112,7 @@ def _is_between(tx: Transaction, group: GroupState) -> bool:
 
     A closed cohort goes on to its version.
     """
-    return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.is_over(tx, group)
+    return group.phase in (Phase.WAITING, Phase.COLLECTING) and not tx.is_over(group)
 
 
 # --- open ---------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def _is_between(tx: Transaction, group: GroupState) -> bool:
 def _open(tx: Transaction, group: GroupState) -> Wait:
     if group.trails:
         return _open_trailing(tx, group)
-    if termination.is_over(tx, group):
+    if tx.is_over(group):
         return GOES_ON
     if group.rounds:
         return _open_round(tx, group)
@@ -169,7 +168,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         if group.resigned:
             return GOES_ON
     if not invited:
-        return Wait(None, tx.federation.ending or termination.why_too_few(tx, group) or reason)
+        return Wait(None, tx.federation.ending or tx.why_too_few(group) or reason)
     if lacking := opening.why_too_few(tx, group):
         return Wait(None, lacking)
     held = _await_unheard(tx, group, invited) or trailing.hold_back(tx)
@@ -200,7 +199,7 @@ def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
 
 def _open_trailing(tx: Transaction, group: GroupState) -> Wait:
     trailing.skip_lost(tx, group)
-    at = trailing.due_version(tx)
+    at = tx.evaluation_due()
     if not at:
         return GOES_ON
     out = termination.exhausted_clients(tx, (group,)) | _left_out(tx, group)
@@ -216,7 +215,7 @@ def _invite(tx: Transaction, group: GroupState, invited: Collection[str], reason
     clients = tuple(sorted(invited))
     tx.write(records.RoundOpened(group.name, group.round + 1, group.version, clients, reason))
     for client in clients:
-        tx.order(client, recovery.make_invite(tx, group, client))
+        tx.order(client, tx.make_invite(group, client))
 
 
 def _admit(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
@@ -244,7 +243,7 @@ def _admit(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[st
 
 def _collect(tx: Transaction, group: GroupState) -> Wait:
     collecting = group.phase is Phase.COLLECTING
-    if not group.rounds and collecting and termination.is_over(tx, group):
+    if not group.rounds and collecting and tx.is_over(group):
         _end(tx, group)
         return GOES_ON
     if collecting and group.invited and not termination.leave_out(tx, group):
@@ -263,7 +262,7 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
     waits = _decide(tx, group) if group.phase is Phase.COLLECTING else GOES_ON
     if not group.takes_updates or recovery.is_chosen_round(tx, group):
         return waits
-    if lacking := termination.why_too_few(tx, group):
+    if lacking := tx.why_too_few(group):
         return Wait(waits.until, lacking)
     chosen = None
     if _may_try_sets(tx, group):
@@ -545,7 +544,7 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     decision = end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
-    if opening.has_committee(tx.plan) and group.suspicion.suspect_sets:
+    if tx.plan.has_committee and group.suspicion.suspect_sets:
         members = tuple(replace(member, weight=1) for member in decision.members)
         decision = replace(decision, members=members)
     sealed, here = tx.plan.opening is not Opening.NOTHING, {arrival.id for arrival in shown}
@@ -630,7 +629,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         base = members.next_base(client, group.version)
         tx.write(records.MemberAsked(group.name, client, base.version, base.step))
         tx.attendance(group)  # shows the rule that it trains
-        tx.order(client, recovery.make_invite(tx, group, client))
+        tx.order(client, tx.make_invite(group, client))
     return Wait(until, "" if members.training else held or "no member is live")
 
 
@@ -648,29 +647,6 @@ def _until(answer: Admission) -> float | None:
     return answer.until if isinstance(answer, Wait) else None
 
 
-def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
-    """Asks a client anew whose update was refused in transit.
-
-    An update that was to come again is dropped. The round of a set is given up if the update that
-    one of its clients sealed anew is refused.
-    """
-    id, base = message.id, Base(message.version, message.step)
-    if id.client in group.invited:
-        place = group.places[id.client]
-        same = base == place.base and id.sequence > place.id.sequence
-        if same and group.awaits(id.client):
-            tx.write(replace(message, reason=reason))
-            termination.give_up_round(
-                tx, group, f"given up: what {id.client} sent was refused: {reason}"
-            )
-        return
-    asked = group.members.training.get(id.client)
-    if id in group.members.returning:
-        tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
-    elif asked is not None and asked <= base:
-        tx.write(replace(message, reason=reason))
-
-
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     """Gives the group up if too few clients are left that might make the next version.
 
@@ -680,7 +656,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     federation, members = tx.federation, group.members
     out = group.sitting_out - recovery.clients_behind(tx, group)
     retired = frozenset(federation.retired)
-    block = termination.is_row_block(tx, group)
+    block = tx.is_row_block(group)
     if block and not out:
         return
     spent = frozenset(members.spent)
@@ -706,10 +682,10 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
 
 def _await_evaluator(tx: Transaction) -> float | None:
     """Has the end of a run wait for a designated evaluator, since no later round does."""
-    at = trailing.due_version(tx)
+    at = tx.evaluation_due()
     if tx.trailing is not None or not at:
         return None
-    if not all(termination.is_over(tx, group) for group in tx.federation.model_groups):
+    if not all(tx.is_over(group) for group in tx.federation.model_groups):
         return None
     held = trailing.await_evaluator(tx, at)
     return tx.now if held is None else held.until
@@ -748,7 +724,7 @@ def _find_owed(tx: Transaction, group: GroupState) -> tuple[str, tuple[str, ...]
     match group.phase:
         case Phase.HOLDING:
             what, heard = "its sums for version", group.closed_cohort.held
-        case Phase.OPENING if opening.has_committee(tx.plan):
+        case Phase.OPENING if tx.plan.has_committee:
             return "its share for version", opening.silent_holders(tx, group)
         case Phase.OPENING:
             return "the opened sums for version", tx.holders

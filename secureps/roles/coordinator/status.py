@@ -18,6 +18,7 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus, Metric
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.messages.scaling import ScalingDecided, ScalingStatus, ScalingStep
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.suspicion import BELIEVED, accusation, count_spare, tally_doubts
@@ -27,14 +28,12 @@ from secureps.roles.coordinator import (
     opening,
     reign,
     resharding,
-    scaling,
-    termination,
     trailing,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import group_by_reason, named
+from secureps.wording import counted, group_by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
 
@@ -80,7 +79,7 @@ def status(
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
         move=None if federation.finished else resharding.measure_move(tx),
-        scaling=scaling.make_status(tx),
+        scaling=_scaling_status(tx),
         checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
@@ -94,7 +93,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     if own is not None:
         under_way = _group(tx, own, servers)
         step, reason, late = under_way.step, under_way.reason, under_way.late
-    elif at := trailing.due_version(tx):
+    elif at := tx.evaluation_due():
         step, reason, late = "judging", f"evaluates version {at}", (tx.plan.evaluator,)
     best, versions = trailing.best_version(tx), sorted(state.skipped)
     explained = versions[-SKIPPED:]
@@ -237,7 +236,7 @@ def _describe_lacking(tx: Transaction, group: GroupState, servers: Servers) -> s
 
 def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.GroupStatus:
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
-    over = group.phase is Phase.WAITING and termination.is_over(tx, group)  # though others go on
+    over = group.phase is Phase.WAITING and tx.is_over(group)  # though others go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
     reason = describe_wait(tx, group, servers)
     ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
@@ -362,3 +361,33 @@ class Window:
         figures = (seconds, requests.Figure(requests.ARRIVED, float(arrived)))
         for client in clients:
             self._reports.append(requests.Telemetry(client, name, group.version + 1, figures))
+
+
+def _scaling_status(tx: Transaction) -> ScalingStatus | None:
+    section, scaled = tx.plan.section.scaling, tx.federation.scaled
+    if section is None:
+        return None
+    last = scaled.decided[-1][1] if scaled.decided else None
+    return ScalingStatus(
+        policy=section.policy,
+        off=scaled.off,
+        deadline=scaled.deadline,
+        buffer=scaled.buffer,
+        loads=last.loads if last else (),
+        steps=tuple(
+            ScalingStep(at, describe_decision(record), record.reason)
+            for at, record in scaled.decided
+        ),
+        reward=last.reward if last else 0.0,
+        lost=last.lost if last else 0.0,
+    )
+
+
+def describe_decision(record: ScalingDecided) -> str:
+    if record.blocks:
+        return f"balance {counted(len(record.blocks), 'block')}"
+    if record.what:
+        return f"{record.what} {record.shard}"
+    if (record.deadline, record.buffer) != (1.0, 1.0):
+        return f"deadline x {record.deadline:.2f}, buffer x {record.buffer:.2f}"
+    return "as planned"

@@ -23,59 +23,9 @@ from secureps.messages.submission import Base
 from secureps.policy.checks.evaluation import why_stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, epsilon_after, make_fact
-from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import counted, group_by_reason, named
-
-TOO_FEW = " it, a cohort needs "
-"""Part of the reason why a row-block waits that too few members touch."""
-
-
-def is_over(tx: Transaction, group: GroupState) -> bool:
-    """True if a group has made its last version."""
-    if group.trails:
-        return trailing.is_idle(tx) and all(
-            is_over(tx, each) for each in tx.federation.model_groups
-        )
-    between = group.phase is Phase.WAITING or (not group.rounds and group.phase is Phase.COLLECTING)
-    if (tx.federation.ending or group.resigned) and between:
-        return True
-    return _is_made(tx, group) or (between and _is_deserted(tx, group))
-
-
-def is_row_block(tx: Transaction, group: GroupState) -> bool:
-    return tx.plan.group(group.name).sparse is not None
-
-
-def why_too_few(tx: Transaction, group: GroupState) -> str:
-    """Returns why a row-block waits, if too few of the members touch it; empty if enough do."""
-    if not is_row_block(tx, group):
-        return ""
-    federation, least = tx.federation, tx.plan.bounds(group.name).start
-    joined = frozenset(federation.members) - federation.retired - {tx.plan.evaluator}
-    able = tx.takers(group.name, joined)
-    if len(able) >= least:
-        return ""
-    here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
-    return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
-
-
-def _is_made(tx: Transaction, group: GroupState) -> bool:
-    return group.version >= tx.plan.versions(group.name)
-
-
-def _is_deserted(tx: Transaction, group: GroupState) -> bool:
-    """True if too few touch a row-block, and all groups with enough members are finished.
-
-    A run does not wait for members that may never come, but they may come while it goes on.
-    """
-    if not why_too_few(tx, group):
-        return False
-    others = tx.federation.model_groups
-    return any(_is_made(tx, each) or each.resigned for each in others) and all(
-        _is_made(tx, each) or each.resigned or why_too_few(tx, each) for each in others
-    )
 
 
 def take_decline(
@@ -132,7 +82,7 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
     If the group is a row-block, it stays as it is instead, and other groups go on.
     """
-    if not is_row_block(tx, group):
+    if not tx.is_row_block(group):
         end(tx, reason, TooFew)
     elif not group.resigned and not tx.federation.ending:
         tx.write(GroupResigned(group.name, reason))
@@ -142,7 +92,7 @@ def take_evaluation(tx: Transaction, result: VersionEvaluated) -> None:
     """Journals the evaluation of a version, and ends the run if the plan stops at such a result."""
     tx.write(result)
     reason = why_stop(tx.federation.trail.newest, tx.plan.section.evaluation)
-    if reason is not None and not all(is_over(tx, g) for g in tx.federation.model_groups):
+    if reason is not None and not all(tx.is_over(g) for g in tx.federation.model_groups):
         end(tx, reason)
 
 
@@ -210,7 +160,7 @@ def _next_epsilon(tx: Transaction, client: str, ahead: list[GroupState]) -> floa
         bases.append((own, schedule.base(own.version, subject)))
     if own is not None and own in ahead:
         newest = max(group.version for group in tx.federation.model_groups)
-        at = trailing.due_version(tx) or newest + 1
+        at = tx.evaluation_due() or newest + 1
         bases += [(own, schedule.base(own.version, at))] if at in schedule else []
     ledger = tx.federation.ledger
 
@@ -230,7 +180,7 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
 
 def groups_ahead(tx: Transaction) -> list[GroupState]:
     federation = tx.federation
-    ahead = [group for group in federation.model_groups if not is_over(tx, group)]
+    ahead = [group for group in federation.model_groups if not tx.is_over(group)]
     scheduled = any(group.version + 1 in tx.plan.schedule for group in ahead)
     return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
@@ -247,7 +197,7 @@ def _describe_all_made(plan: Plan) -> str:
 
 
 def _describe_end(tx: Transaction) -> str:
-    short = [group for group in tx.federation.model_groups if not _is_made(tx, group)]
+    short = [group for group in tx.federation.model_groups if not tx._is_made(group)]
     if not short:
         return _describe_all_made(tx.plan)
     parts = [f"of {group.name}: {group.resigned}" for group in short if group.resigned]
@@ -260,11 +210,11 @@ def finish(tx: Transaction) -> None:
     """Ends the run when a checkpoint holds the last version of every group."""
     federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
-    if last is None or not last.complete or not all(is_over(tx, group) for group in groups):
+    if last is None or not last.complete or not all(tx.is_over(group) for group in groups):
         return
     if any(group.takes_updates for group in groups):  # waiting updates are not given up yet
         return
-    if trailing.due_version(tx) or last.results < len(federation.trail.results):
+    if tx.evaluation_due() or last.results < len(federation.trail.results):
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return

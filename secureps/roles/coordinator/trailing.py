@@ -16,37 +16,8 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
 
-def model_version(tx: Transaction) -> int:
-    """Returns the version that all groups of the model are at; -1 if they differ or have none."""
-    versions = {group.version for group in tx.federation.model_groups}
-    return versions.pop() if len(versions) == 1 else -1
-
-
 def _since(tx: Transaction) -> float:
     return max(group.committed_at for group in tx.federation.model_groups)
-
-
-def due_version(tx: Transaction) -> int:
-    """Returns the model's version if it is on the schedule and has had no round; else 0."""
-    at, state, group = model_version(tx), tx.federation.trail, tx.trailing
-    if at not in tx.plan.schedule or state.settled(at):
-        return 0
-    begun = group is not None and group.phase is not Phase.WAITING
-    return 0 if begun and state.subject == at else at
-
-
-def version_to_evaluate(tx: Transaction, group: GroupState, member: str) -> int:
-    """Returns the version that an invited member must evaluate (first, if it trains); 0: none."""
-    own, subject = tx.trailing, tx.federation.trail.subject
-    if own is None or group is own:
-        return subject
-    return subject if own.awaits(member) and group.version == subject else 0
-
-
-def is_idle(tx: Transaction) -> bool:
-    """True if no round of the trailing group is open, and none is due."""
-    group = tx.trailing
-    return not due_version(tx) and (group is None or group.phase is Phase.WAITING)
 
 
 def skip_lost(tx: Transaction, group: GroupState) -> None:
@@ -77,7 +48,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
 
 def hold_back(tx: Transaction) -> Wait | None:
     """Returns what the model's next round must wait for; if nothing, skips a due evaluation."""
-    at, keep, own = due_version(tx), unkept_version(tx), tx.trailing
+    at, keep, own = tx.evaluation_due(), unkept_version(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
     if not at:
@@ -104,15 +75,15 @@ def await_evaluator(tx: Transaction, at: int) -> Wait | None:
     return None
 
 
-def take_decline(tx: Transaction, at: int, reason: str) -> None:
+def skip_declined(tx: Transaction, at: int, reason: str) -> None:
     """Skips a version that the designated evaluator will not judge."""
-    if due_version(tx) == at:
+    if tx.evaluation_due() == at:
         tx.write(EvaluationSkipped(at, f"{tx.plan.evaluator}: {reason}"))
 
 
 def unkept_version(tx: Transaction) -> int:
     """Returns the model's version if the best is kept and no checkpoint has it; else 0."""
-    at = model_version(tx)
+    at = tx.model_version()
     if not tx.plan.keeps_best or at not in tx.plan.schedule:
         return 0
     groups = tx.federation.model_groups

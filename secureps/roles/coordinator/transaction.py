@@ -21,14 +21,23 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import AnyOrder, ClientOrder, Configure, Discard, Settled, ShardOrder
+from secureps.messages.orders import (
+    AnyOrder,
+    ClientOrder,
+    Configure,
+    Discard,
+    Invite,
+    SealAgain,
+    Settled,
+    ShardOrder,
+)
 from secureps.messages.run import ShardAddress
-from secureps.messages.submission import Held, SubmissionId
+from secureps.messages.submission import Base, Held, SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import apply_factors, build_rule
 from secureps.policy.rules.rule import Rule, Wait
-from secureps.roles.coordinator.group import GroupState, Members
+from secureps.roles.coordinator.group import TOO_FEW, GroupState, Members, Phase
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Step
 from secureps.roles.pinned_run import LATER, PinnedRun
@@ -474,6 +483,101 @@ class Transaction:
         known = self.federation
         placed = (known.placement, known.addresses, known.coming)
         return Configure(known.incarnation, known.run, *placed)
+
+    def is_over(self, group: GroupState) -> bool:
+        """True if a group has made its last version."""
+        if group.trails:
+            return self.has_no_evaluation() and all(
+                self.is_over(each) for each in self.federation.model_groups
+            )
+        between = group.phase is Phase.WAITING or (
+            not group.rounds and group.phase is Phase.COLLECTING
+        )
+        if (self.federation.ending or group.resigned) and between:
+            return True
+        return self._is_made(group) or (between and self._is_deserted(group))
+
+    def is_row_block(self, group: GroupState) -> bool:
+        return self.plan.group(group.name).sparse is not None
+
+    def why_too_few(self, group: GroupState) -> str:
+        """Returns why a row-block waits, if too few of the members touch it; empty if enough do."""
+        if not self.is_row_block(group):
+            return ""
+        federation, least = self.federation, self.plan.bounds(group.name).start
+        joined = frozenset(federation.members) - federation.retired - {self.plan.evaluator}
+        able = self.takers(group.name, joined)
+        if len(able) >= least:
+            return ""
+        here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
+        return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
+
+    def _is_made(self, group: GroupState) -> bool:
+        return group.version >= self.plan.versions(group.name)
+
+    def _is_deserted(self, group: GroupState) -> bool:
+        """True if too few touch a row-block, and all groups with enough members are finished.
+
+        A run does not wait for members that may never come, but they may come while it goes on.
+        """
+        if not self.why_too_few(group):
+            return False
+        others = self.federation.model_groups
+        return any(self._is_made(each) or each.resigned for each in others) and all(
+            self._is_made(each) or each.resigned or self.why_too_few(each) for each in others
+        )
+
+    def model_version(self) -> int:
+        """Returns the version of all groups of the model; -1 if they differ or have none."""
+        versions = {group.version for group in self.federation.model_groups}
+        return versions.pop() if len(versions) == 1 else -1
+
+    def evaluation_due(self) -> int:
+        """Returns the model's version if it is on the schedule and has had no round; else 0."""
+        at, state, group = self.model_version(), self.federation.trail, self.trailing
+        if at not in self.plan.schedule or state.settled(at):
+            return 0
+        begun = group is not None and group.phase is not Phase.WAITING
+        return 0 if begun and state.subject == at else at
+
+    def has_no_evaluation(self) -> bool:
+        """True if no round of the trailing group is open, and none is due."""
+        group = self.trailing
+        return not self.evaluation_due() and (group is None or group.phase is Phase.WAITING)
+
+    def round_base(self, group: GroupState) -> Base:
+        """Returns the base that updates of a group's open round have."""
+        subject = self.federation.trail.subject
+        if group.trails and subject:
+            return self.plan.schedule.base(group.version, subject)
+        return Base(group.version, 0)
+
+    def is_asked_again(self, group: GroupState, client: str) -> bool:
+        """True if a client is to seal its update of a burnt cohort once more."""
+        return self.plan.has_committee and client in group.places
+
+    def make_invite(self, group: GroupState, client: str) -> Invite | SealAgain:
+        """Invites a client to train, or to seal its update of a burnt cohort once more."""
+        number, seconds = self.federation.incarnation, self.deadline(group.name)
+        if group.rounds or group.phase is Phase.FOUNDING:
+            again = self.is_asked_again(group, client)
+            evaluates, base = self._version_to_evaluate(group, client), self.round_base(group)
+        elif again := client in group.invited:
+            evaluates, base, seconds = 0, group.places[client].base, 0.0
+        else:
+            evaluates, base = 0, group.members.training[client]
+        round = (number, group.name, group.round, base.version)
+        invite = Invite(*round, seconds, evaluates, base.step)
+        if not again:
+            return invite
+        return SealAgain(number, group.places[client].id, group.places[client].update, invite)
+
+    def _version_to_evaluate(self, group: GroupState, member: str) -> int:
+        """Returns the version that an invited member must first evaluate; 0: none."""
+        own, subject = self.trailing, self.federation.trail.subject
+        if own is None or group is own:
+            return subject
+        return subject if own.awaits(member) and group.version == subject else 0
 
     def deadline(self, group: str) -> float:
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(self.group(group))

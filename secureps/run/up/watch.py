@@ -23,7 +23,7 @@ from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
-from secureps.roles.coordinator.termination import TOO_FEW
+from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.export import read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.status_tables import Summary

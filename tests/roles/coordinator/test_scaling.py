@@ -14,7 +14,7 @@ from secureps.messages.run import GroupVersion
 from secureps.messages.scaling import BlockAssigned
 from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import resharding, scaling, trailing
+from secureps.roles.coordinator import resharding, scaling, status, trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
 from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.scaling import _why_too_little as too_little
@@ -51,10 +51,12 @@ def test_a_policy_waits_for_more_versions_than_row_blocks_do(
 
 def test_what_a_decision_does_is_told_in_a_few_words() -> None:
     moved = [BlockAssigned("all", block, "shard-0", "shard-1") for block in range(2)]
-    assert scaling.describe(decided(blocks=tuple(moved[:1]))) == "balance 1 block"
-    assert scaling.describe(decided(blocks=tuple(moved))) == "balance 2 blocks"
-    assert scaling.describe(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
-    assert scaling.describe(decided()) == "as planned"
+    assert status.describe_decision(decided(blocks=tuple(moved[:1]))) == "balance 1 block"
+    assert status.describe_decision(decided(blocks=tuple(moved))) == "balance 2 blocks"
+    assert (
+        status.describe_decision(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
+    )
+    assert status.describe_decision(decided()) == "as planned"
 
 
 @pytest.mark.parametrize(
@@ -160,20 +162,20 @@ def at(
 
 
 def test_the_versions_of_the_plan_are_due_once_each() -> None:
-    assert [trailing.due_version(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
+    assert [at(version).evaluation_due() for version in range(6)] == [0, 0, 2, 0, 4, 5]
     done, never = at(4), at(4)
     done.federation.trail.results[4] = VersionEvaluated(4, ())
     never.federation.trail.skipped[4] = "nobody came"
-    assert trailing.due_version(done) == trailing.due_version(never) == 0
+    assert done.evaluation_due() == never.evaluation_due() == 0
 
 
 def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
     """No client trains from the version before its evaluation begins."""
     begun = at(4, subject=4, phase=Phase.COLLECTING)
-    assert trailing.due_version(begun) == 0
+    assert begun.evaluation_due() == 0
     assert trailing.hold_back(begun) is None
     older = at(4, subject=2, phase=Phase.COLLECTING)
-    assert trailing.due_version(older) == 4
+    assert older.evaluation_due() == 4
     held = trailing.hold_back(older)
     assert held is not None
     assert held.reason == "waits for the evaluation of version 2"

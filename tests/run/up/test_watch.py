@@ -19,7 +19,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.termination import TOO_FEW
+from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.script.scoring import Score
 from secureps.run.up.folder import RunFolder
