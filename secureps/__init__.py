@@ -49,7 +49,7 @@ __all__ = [
 if TYPE_CHECKING:
     from secureps import errors
     from secureps.client.flower.script import run_flower
-    from secureps.client.runner import Settings, run_client
+    from secureps.client.script import Settings, run_client
     from secureps.client.session import PulledModel, Session, join
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
@@ -76,7 +76,7 @@ else:
     }
     _NAMES = {
         "secureps.client.flower.script": "run_flower",
-        "secureps.client.runner": "Settings run_client",
+        "secureps.client.script": "Settings run_client",
         "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",
         "secureps.client.trainer": (

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import Identity, tls_name
 from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders

@@ -17,7 +17,7 @@ from benchmarks.deployed import still_plan
 from benchmarks.peers.meter import CLIENTS, SERVERS
 from benchmarks.peers.outcome import Figures, PeerError
 from benchmarks.peers.stage import Stage
-from secureps.flower.aggregator import simulated_kit
+from secureps.flower.strategy import simulated_kit
 from secureps.policy.plan import load_plan
 from secureps.run.up.folder import client_names, holder_names
 

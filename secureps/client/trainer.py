@@ -32,8 +32,7 @@ from secureps.extras import from_extras
 from secureps.messages.evaluation import Metric
 from secureps.messages.run import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, count_examples, to_vector
-from secureps.policy.counting import counts_by_public_number, public_number
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, counts_by_public_number, public_number
 from secureps.policy.tensor_kinds import Kind
 from secureps.tracebacks import describe_error, find_place
 

@@ -110,14 +110,16 @@ from secureps.messages.submission import UPDATE, UPDATE_BYTES, Receipt, Submissi
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.checks.sections import check_addends
-from secureps.policy.counting import (
+from secureps.policy.plan import (
+    Plan,
     bound,
     check_counted,
     counts_by_public_number,
+    digest_round_models,
     public_number,
     remarks,
+    scale_mover,
 )
-from secureps.policy.plan import Plan, digest_round_models, scale_mover
 from secureps.policy.spending import make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2

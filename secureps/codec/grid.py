@@ -113,7 +113,7 @@ class Grid:
 
         Args:
             sum_u: int64 (n,), the sums of w_i u_i over the cohort.
-            shares: the sum of w_i s_i, > 0 (`policy.counting.shares_in`).
+            shares: the sum of w_i s_i, > 0 (`policy.plan.shares_in`).
             total_weight: the sum of the cohort's integer weights w_i.
         Raises:
             NotFinite: a mean is too large for float32.

@@ -32,11 +32,13 @@ from secureps.crypto.identity import (
     Identity,
     PublicIdentity,
     Role,
+    TlsKey,
     check_identity_key,
     check_party,
+    check_public_key,
     frame,
+    verify_tls,
 )
-from secureps.crypto.tls import TlsKey, check_public_key, verify_tls
 from secureps.errors import Malformed, Refused, UnknownParty, Unsigned
 from secureps.messages.encoding import (
     DIGEST_BYTES,

@@ -54,16 +54,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from secureps.crypto.identity import Role
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import Role, tls_name
 from secureps.dashboard import Json
-from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
-from secureps.dashboard.observation import Seen, add_journal
+from secureps.dashboard.access import Access, Acts, OwnActs, RunActs, Viewer, build_sender
+from secureps.dashboard.observation import Facts, Seen, add_journal
 from secureps.dashboard.operator_view import ROWS, officer_view, operator_view
 from secureps.dashboard.sources import (
     Board,
-    Facts,
     Source,
     course_source,
     feed,

@@ -12,16 +12,19 @@ from dataclasses import dataclass, field, replace
 
 from secureps.audit.entries import KINDS, Entry, entries
 from secureps.dashboard import Json
+from secureps.dashboard.holder_view import OwnLedger
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.messages.requests import SPENT, UP, CohortSteps, OpenRefused, Status
 from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.policy.plan import Plan
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
 from secureps.run.report.status_tables import skip_lines
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals, split_scores
+from secureps.store.act_lines import ActLine
 from secureps.store.journal_rows import Row
 from secureps.wording import named
 
@@ -347,3 +350,36 @@ def _nothing(seen: Seen, report: Report | None) -> str:
     if seen.status is not None and seen.status.evaluation is None and report is None:
         return "The plan has no [evaluation], and no report of `secureps up` is at hand."
     return "No version was scored." if seen.ended else "No version is scored yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that pages are made of; None: not available, or not yet.
+
+    Args:
+        asks: the coordinator is asked, so there is a run to show.
+        owner: the client that has its own page here; empty without one.
+        planned: id of the founded run that the plan is of; empty without one.
+        recalled: the status from the coordinator's journal, if the coordinator gives none.
+        report: what `up` wrote about its run's versions.
+        logs: by audit log, its file, whether it is sound, and the result of `audit-log verify`.
+        acts: done from here; None if none are allowed.
+        offered: the allowed acts.
+        troubles: by source, why it cannot be read.
+    """
+
+    asks: bool = False
+    owner: str = ""
+    seen: Seen = field(default_factory=Seen)
+    plan: Plan | None = None
+    planned: bytes = b""
+    explanation: Mapping[str, object] | None = None
+    course: Course | None = None
+    recalled: Status | None = None
+    report: Report | None = None
+    own: Json | None = None
+    ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
+    logs: tuple[Json, ...] | None = None
+    acts: tuple[ActLine, ...] | None = None
+    offered: tuple[str, ...] = ()
+    troubles: Mapping[str, str] = field(default_factory=dict)

@@ -23,11 +23,11 @@ from secureps.dashboard.observation import (
     NOT_KNOWN,
     SILENT,
     Course,
+    Facts,
     Seen,
     merge_costs,
     scores_view,
 )
-from secureps.dashboard.sources import Facts
 from secureps.messages.records import describe_starts
 from secureps.messages.requests import GroupStatus, Holding, MemberStatus, ServerStatus, Status
 from secureps.messages.run import COORDINATOR, STANDBY

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -15,24 +15,20 @@ from typing import Generic, Protocol, TypeVar
 from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
 from secureps.dashboard.observation import (
-    Course,
     CourseFold,
+    Facts,
     Observation,
     Report,
-    Seen,
     read_report,
 )
 from secureps.errors import Conflict, Refused, SecurepsError
-from secureps.messages.requests import Status
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.audit_log import verify
-from secureps.run.check import assume_service, record
 from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
-from secureps.store.act_lines import ActLine
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
@@ -40,39 +36,6 @@ from secureps.store.journal_rows import START, Mark, Row
 from secureps.store.keyring import load_public
 from secureps.tracebacks import describe_error
 from secureps.wording import finite
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that pages are made of; None: not available, or not yet.
-
-    Args:
-        asks: the coordinator is asked, so there is a run to show.
-        owner: the client that has its own page here; empty without one.
-        planned: id of the founded run that the plan is of; empty without one.
-        recalled: the status from the coordinator's journal, if the coordinator gives none.
-        report: what `up` wrote about its run's versions.
-        logs: by audit log, its file, whether it is sound, and the result of `audit-log verify`.
-        acts: done from here; None if none are allowed.
-        offered: the allowed acts.
-        troubles: by source, why it cannot be read.
-    """
-
-    asks: bool = False
-    owner: str = ""
-    seen: Seen = field(default_factory=Seen)
-    plan: Plan | None = None
-    planned: bytes = b""
-    explanation: Mapping[str, object] | None = None
-    course: Course | None = None
-    recalled: Status | None = None
-    report: Report | None = None
-    own: Json | None = None
-    ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
-    logs: tuple[Json, ...] | None = None
-    acts: tuple[ActLine, ...] | None = None
-    offered: tuple[str, ...] = ()
-    troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 class Board:
@@ -205,6 +168,8 @@ def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
 
 def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
+        from secureps.run.check import assume_service, record
+
         explanation = record(explain(plan, sizes, assume_service(plan)))
     except SecurepsError:  # the run uses the plan all the same
         explanation = None

@@ -14,12 +14,13 @@ from pathlib import Path
 from secureps.errors import SecurepsError, exit_status
 from secureps.exhaustion import disable_core_dumps
 from secureps.run.processes.signals import without_teardown
-from secureps.run.serve import serve
 from secureps.store import durability
 
 
 def main(config: Path) -> None:
     """Serves the key holder of a configuration file until a signal stops it."""
+    from secureps.run.serve import serve
+
     disable_core_dumps()
     try:
         with durability.skip_waits():

@@ -4,19 +4,43 @@
 
 Payloads never enter a machine: they lie in stores under keys, and effects name the key (`attach`).
 `service.executor` journals the records before it performs any of the effects.
+
+`RosterFollower` is the part that all roles share: the newest roster of the CA, and the holders'
+newest envelope keys. The CA signs a new roster whenever a party comes or goes, and signs the
+current one anew before it expires. A party accepts a roster from any sender, by the CA's signature,
+and an envelope key by the holder's signature. It never goes back to an older key, because an old
+key may have been stolen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
-from secureps.errors import SecurepsError
+from secureps.crypto.envelope import EnvelopePublicKey
+from secureps.crypto.identity import PublicIdentity
+from secureps.crypto.roster import Roster
+from secureps.errors import (
+    ConfigError,
+    KitError,
+    Malformed,
+    NotReady,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    WrongRun,
+)
 from secureps.messages.coordinator_records import CoordinatorRecord, StandbyFollows
+from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord, OwnAct
 from secureps.messages.orders import AnyOrder
+from secureps.messages.records import RosterFollowed
 from secureps.messages.requests import Reply, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR, Task
 from secureps.messages.shard_records import ShardRecord
@@ -307,3 +331,241 @@ class DiskReports:
         """Repeats the report if the coordinator heard an older one: calls overtake each other."""
         stale = isinstance(request, Trouble) and request.reason != self._reason
         return self.report_trouble(self._reason) if stale else []
+
+
+SOON = 6 * 3600.0
+"""Seconds before a roster expires in which operators are warned."""
+
+PATIENCE = 60.0
+"""Most seconds after which a newcomer asks again."""
+
+
+class RosterFollower:
+    """A party's roster, at first its kit's; `unix` is the last known time of the calendar."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._kit = self.roster = roster
+        self.unix: float | None = None
+        self._journalled: Roster | None = None
+        self._kept = dict[bytes, tuple[Roster, ...]]()
+        self._last: Roster | None = None
+        self._said = ""
+
+    def apply(self, record: RosterFollowed) -> None:
+        """Folds one record; ConfigError if it is of another kit than this party has."""
+        try:
+            known = self.roster.of_line(record.text)
+            self._keep(known)
+            self._journalled = max(self._journalled or known, known, key=_place)
+            self.roster = max(self.roster, known, key=_place)
+        except SecurepsError as error:
+            raise ConfigError(
+                f"this state folder is of a run with another kit: {error}; start it with the kit "
+                "that it was made with. A new run takes a new state folder: keep this one"
+            ) from None
+
+    def follow(self, step: Step, text: str) -> bool:
+        """Follows the roster in a text and journals it, if it is newer; returns whether it is.
+
+        An older roster is journalled too if its key holders are not known here, because this party
+        may still be asked to seal for them, or to open with them.
+
+        Raises:
+            Malformed, Oversized, Unsigned, Refused: as `Roster.follow`.
+        """
+        newer = self.roster.follow(text)
+        if newer is not None:
+            self.roster = self._journalled = newer
+        found = newer or self.roster.of_line(text)
+        if newer is not None or not self._rosters(found.committee):
+            self._keep(found)
+            step.records.append(RosterFollowed(text))
+        return newer is not None
+
+    def resume(self, step: Step) -> None:
+        """Journals the kit's roster if it came while the party was down."""
+        known = self._journalled
+        if known is None or self.roster.place > known.place:
+            self._journalled = self.roster
+            self._keep(self.roster)
+            step.records.append(RosterFollowed(self.roster.text))
+
+    def read(self, step: Step, event: KitRead) -> bool:
+        """Notes the calendar's time, and follows the roster in the party's own kit."""
+        self.unix = event.unix
+        try:
+            return bool(event.roster) and self.follow(step, event.roster)
+        except SecurepsError as error:
+            raise KitError(
+                f"the kit's public/roster.json is not taken, and roster {self.roster.number} "
+                f"kept: {error}"
+            ) from None
+
+    def holds_back(self, step: Step, what: str) -> bool:
+        """True if `what` must wait because the roster has expired; says so once."""
+        known, self._said = self._said, self.expired
+        if self._said and not known:
+            step.say(f"{what} waits: {self._said}")
+        return bool(self._said)
+
+    def take_recovery(self) -> bool:
+        """Returns, once, that the roster holds again after `holds_back` had something wait."""
+        if not self._said or self.expired:
+            return False
+        self._said = ""
+        return True
+
+    @property
+    def records(self) -> tuple[RosterFollowed, ...]:
+        kept = {each for rosters in self._kept.values() for each in rosters} - {self._last}
+        last = () if self._last is None else (self._last,)
+        rosters = (*sorted(kept, key=_place), *last)
+        return tuple(RosterFollowed(each.text) for each in rosters)
+
+    def _keep(self, roster: Roster) -> None:
+        """Keeps, of each committee, its first roster, its newest, and the last to expire."""
+        known = dict.fromkeys((*self._kept.get(roster.committee, ()), roster))
+        self._kept[roster.committee] = tuple(
+            {
+                min(known, key=_place),
+                max(known, key=_place),
+                max(known, key=lambda each: each.expires or math.inf),
+            }
+        )
+        self._last = roster
+
+    def _rosters(self, committee: bytes | None) -> list[Roster]:
+        """Returns the known rosters with the key holders of this digest, oldest first."""
+        known = (*self._kept.get(committee or b"", ()), self._kit)
+        return sorted((each for each in known if each.committee == committee), key=_place)
+
+    def newest_with(self, committee: bytes | None) -> Roster:
+        """Returns the newest roster with these key holders; Refused if no known one has them."""
+        known = self._rosters(committee)
+        if not known:
+            raise Refused(
+                "these key holders are on no roster that this party has followed: get the current "
+                "kit from the CA"
+            )
+        return known[-1]
+
+    def number_of(self, committee: bytes | None) -> int:
+        """Returns the number of the first roster with these key holders; -1 if there is none."""
+        return next((roster.number for roster in self._rosters(committee)), -1)
+
+    def demand_unexpired(self, committee: bytes | None) -> None:
+        """Refused once the last roster with these key holders has expired."""
+        self.newest_with(committee)
+        last = max(roster.expires or math.inf for roster in self._rosters(committee))
+        if self.unix is not None and self.unix > last:
+            raise Refused(f"the last roster with these key holders expired on {_date(last)}")
+
+    @property
+    def expired(self) -> str:
+        """Why updates are neither sealed nor opened now; empty while the roster is valid."""
+        end = self.roster.expires
+        if not end or self.unix is None or self.unix <= end:
+            return ""
+        return (
+            f"the roster expired on {_date(end)}: nothing is sealed or opened until whoever issues "
+            "keys signs it anew, secureps roster renew"
+        )
+
+    @property
+    def notice(self) -> str:
+        """A warning for the operator if the roster has expired, or will soon; or empty."""
+        if self.expired:
+            return f"goes by an old roster: {self.expired}"
+        end = self.roster.expires
+        if not end or self.unix is None or self.unix <= end - SOON:
+            return ""
+        return f"goes by a roster that expires on {_date(end)}: secureps roster renew signs it anew"
+
+    def is_new(self, client: str, founded: bytes) -> bool:
+        """True if a client has come onto the roster since the run was founded on it."""
+        first = self.roster.number_of(founded)
+        return first is not None and self.roster.enrolment(client).epoch > first
+
+    def demand_known(self, client: str, founded: bytes, wait: float) -> None:
+        """NotReady while a client is too new on the roster to be in a cohort.
+
+        Without this wait, an attacker who has names put on the roster could fill a cohort with them
+        around one client. `founded` is the digest of the run's first roster.
+        """
+        if wait <= 0 or not self.is_new(client, founded):
+            return
+        begin = self.roster.enrolment(client).at + wait
+        left = begin - (0.0 if self.unix is None else self.unix)
+        if left > 0:
+            raise NotReady(
+                f"{client} came onto the roster after the run was founded, and takes part "
+                f"{wait:g} s after that (newcomers_wait of the plan), on "
+                f"{_date(begin)}",
+                retry_after=min(left, PATIENCE),
+            )
+
+
+def _place(roster: Roster) -> tuple[int, int]:
+    return roster.place
+
+
+def _date(unix: float) -> str:
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(slots=True)
+class AnnouncedKeys:
+    """The newest envelope key of each holder that announced one."""
+
+    newest: Mapping[str, EnvelopeKeyAnnounced] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def apply(self, record: EnvelopeKeyAnnounced) -> None:
+        """Folds one announcement; readers of the old `newest` keep what they have."""
+        self.newest = {**self.newest, record.holder: record}
+        self._counts[record.holder] += 1
+
+    def count(self, holder: str) -> int:
+        return self._counts[holder]
+
+    def number(self, holder: str) -> int:
+        """Returns the number of a holder's newest key; 0 is the kit's."""
+        known = self.newest.get(holder)
+        return 0 if known is None else known.number
+
+    def least(self, holder: str) -> int:
+        """Returns the lowest number of a holder's keys that is not erased."""
+        known = self.newest.get(holder)
+        return 0 if known is None else known.least
+
+    def is_news(self, told: EnvelopeKeyAnnounced, run: bytes, roster: Roster) -> bool:
+        """Verifies an announcement; returns whether it is newer than what is known."""
+        known = self.newest.get(told.holder)
+        if told == known:
+            return False
+        holder = roster.find(told.holder)
+        if holder.role != "holder" or not holder.cipher_key_digest:
+            raise UnknownParty(f"{told.holder} is no key holder, and has no envelope key")
+        _verify(told, holder.public_key)
+        # A key of another run is erased by that run's rules.
+        if told.run != run:
+            raise WrongRun(f"key {told.number} of {told.holder} was announced for another run")
+        if not 0 < told.number < MOST_KEYS or not 0 <= told.least <= told.number:
+            raise Malformed(f"{told.holder} announces key {told.number}, least {told.least}")
+        EnvelopePublicKey(told.key)
+        if known is None or told.number > known.number:
+            return True
+        if told.number < known.number or told.least < known.least:
+            raise Refused(
+                f"key {told.number} of {told.holder} is older than its key {known.number}, which "
+                "is known: nothing is sealed for a key that may be stolen by now"
+            )
+        if told.key != known.key:
+            raise Refused(f"key {told.number} of {told.holder} is another than was announced")
+        return told.least > known.least
+
+
+@lru_cache(64)
+def _verify(told: EnvelopeKeyAnnounced, key: bytes) -> None:
+    """Unsigned unless the holder with this key signed it; cached for all clients of a process."""
+    PublicIdentity(key).verify(*announcement_bytes(told), told.signature)

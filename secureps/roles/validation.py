@@ -15,8 +15,7 @@ from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Checkpointed, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.model.layout import GroupLayout
-from secureps.policy.counting import check_counted
-from secureps.policy.plan import Plan, scale_mover
+from secureps.policy.plan import Plan, check_counted, scale_mover
 from secureps.privacy.client_level import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}

@@ -26,10 +26,8 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import Permit, record, tables
 from secureps.run.check import check as examine
 from secureps.run.options import ENVIRONMENT
-from secureps.run.simulate.simulate import simulate as play
 from secureps.run.up.folder import METRICS, RunFolder
 from secureps.run.up.programs import Order
-from secureps.run.up.up import up as play_here
 from secureps.store.checkpoint import read_state
 from secureps.store.keyring import refuse_unsafe
 
@@ -247,6 +245,8 @@ def up(
     console = Console(force_terminal=sys.stdout.isatty(), force_jupyter=False, quiet=quiet)
     folder = None if out is None else Path(out)
     environment = {**ENVIRONMENT, **os.environ}
+    from secureps.run.up.up import up as play_here
+
     return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
 
 
@@ -283,6 +283,8 @@ def simulate(
         ['height', 'slope']
     """
     folder = None if out is None else Path(out)
+    from secureps.run.simulate.simulation import simulate as play
+
     return RunResult.read(play(Path(scenario), folder, (lambda line: None) if quiet else print))
 
 

@@ -34,7 +34,6 @@ from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
 from secureps.messages.charge import Release
 from secureps.messages.run import Schema
-from secureps.policy.counting import publishes_counts, publishes_exact_counts
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
     CommitteeCost,
@@ -48,7 +47,7 @@ from secureps.policy.explain.explanation import (
     touched_by_few,
 )
 from secureps.policy.memory import MemoryUse, Service
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, publishes_counts, publishes_exact_counts
 from secureps.policy.spending import Choice, choose_noise, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA

@@ -137,12 +137,12 @@ deploy = _group(
     {
         _PLAIN: {
             "kubernetes": (
-                "run.deploy.commands:kubernetes",
+                "run.deploy.deployment:kubernetes",
                 "Write manifests for Kubernetes: OUT/servers for the aggregator, OUT/NAME for "
                 "others.",
             ),
             "slurm": (
-                "run.deploy.commands:slurm",
+                "run.deploy.deployment:slurm",
                 "Write batch files for Slurm: OUT/aggregator.sbatch, OUT/NAME.sbatch for others.",
             ),
         },

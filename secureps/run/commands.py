@@ -105,7 +105,7 @@ def simulate(
     engine. Its noise is seeded: no privacy.
     """
     from secureps.run.report.version_metrics import Extras
-    from secureps.run.simulate.simulate import simulate as play
+    from secureps.run.simulate.simulation import simulate as play
 
     play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
 
@@ -289,7 +289,7 @@ def join(
     shown: Shown = False,
 ) -> None:
     """If the client is killed, the same command continues where the client was."""
-    from secureps.client.runner import Joining, read_run_config, read_settings
+    from secureps.client.script import Joining, read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
     from secureps.run.join import join as take_part

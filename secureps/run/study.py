@@ -32,6 +32,7 @@ from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -44,10 +45,12 @@ from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, why_undrawable
 from secureps.run.report.status_tables import WordTable
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
-from secureps.run.simulate.simulate import Play, collecting_seldom
 from secureps.run.up.folder import TABLE, new_folder
 from secureps.run.warm import warm_once
 from secureps.wording import counted, suggest
+
+if TYPE_CHECKING:
+    from secureps.run.simulate.simulation import Play
 
 PLAIN = "plain"
 
@@ -166,6 +169,8 @@ def _alter_group(group: GroupSection, rule: RuleSection | None, trial: Trial) ->
 
 def play(path: Path, trial: Trial) -> Outcome:
     """Plays a trial, in any process."""
+    from secureps.run.simulate.simulation import Play
+
     scenario, began = _load_once(path), time.process_time()
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
@@ -203,6 +208,8 @@ def _found_variant(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
 
 def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Point]:
     """Plays until the target is held, or until it cannot be reached before the limit."""
+    from secureps.run.simulate.simulation import collecting_seldom
+
     simulation, own = played.simulation, played.judge
     if own.note:
         raise ConfigError(f"a study needs a script with make_evaluator(settings): {own.note}")

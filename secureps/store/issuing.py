@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity, PublicIdentity, Role, check_party
+from secureps.crypto.identity import Identity, PublicIdentity, Role, TlsKey, check_party
 from secureps.crypto.roster import (
     MAX_REQUEST_BYTES,
     Certificate,
@@ -40,7 +40,6 @@ from secureps.crypto.roster import (
     next_roster,
     sign_request,
 )
-from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import keyring

@@ -35,21 +35,24 @@ from typing import Final
 from secureps.crypto.bfv import BfvPublicKey, BfvSecretKey
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import PUBLIC_BYTES, EnvelopeKey, EnvelopePublicKey
-from secureps.crypto.identity import Identity, PublicIdentity, Role, check_name
-from secureps.crypto.roster import Roster
-from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
-from secureps.crypto.suite import cipher
-from secureps.crypto.tls import (
+from secureps.crypto.identity import (
     Credentials,
+    Identity,
+    PublicIdentity,
+    Role,
     TlsKey,
     certify_tls,
     check_authority,
     check_certificate,
+    check_name,
     check_time,
     expiry_of,
     make_authority,
     public_key_of,
 )
+from secureps.crypto.roster import Roster
+from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
+from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty, Unsigned
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import is_on_loopback

@@ -30,8 +30,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes, block_delta
-from secureps.policy.counting import bound
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, bound
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key

@@ -26,8 +26,7 @@ from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_deltas import block_codes, block_delta
-from secureps.policy.counting import bound
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, bound
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.machine import Done

@@ -10,7 +10,7 @@ from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import simulate
 from secureps.scenario.clicks import Clicks, auc
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer

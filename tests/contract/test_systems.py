@@ -127,7 +127,7 @@ def simulated(folder: Path, *groups: dict[str, Any], **keys: Any) -> ps.RunResul
     (folder / "scenario.toml").write_text(
         "".join(f"{name} = {toml(value)}\n" for name, value in scenario.items())
     )
-    with patch("secureps.run.simulate.simulate.draw"):
+    with patch("secureps.run.simulate.simulation.draw"):
         return ps.simulate(folder / "scenario.toml", folder / "out", quiet=True)
 
 

@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.crypto.identity import Identity, PublicIdentity, check_name
+from secureps.crypto.identity import Identity, PublicIdentity, TlsKey, check_name
 from secureps.crypto.roster import MAX_REQUEST_BYTES, KeyRequest, sign_request
-from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, Malformed, Oversized, Unsigned
 from secureps.messages.encoding import signed_part
 

@@ -19,8 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.dashboard import application as module
-from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts, RunActs
+from secureps.dashboard.access import Access, Acts, RunActs, Viewer
 from secureps.dashboard.application import (
     HEADERS,
     KINDS,
@@ -32,8 +31,8 @@ from secureps.dashboard.application import (
     pages,
     serve,
 )
-from secureps.dashboard.observation import Observation
-from secureps.dashboard.sources import Board, Facts
+from secureps.dashboard.observation import Facts, Observation
+from secureps.dashboard.sources import Board
 from secureps.errors import ConfigError, OperatorError
 from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without

@@ -12,6 +12,7 @@ from secureps.dashboard.observation import (
     KEPT,
     Course,
     CourseFold,
+    Facts,
     Observation,
     Report,
     Seen,
@@ -20,7 +21,6 @@ from secureps.dashboard.observation import (
     scores_view,
 )
 from secureps.dashboard.operator_view import operator_view
-from secureps.dashboard.sources import Facts
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import (

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import Joining
+from secureps.client.script import Joining
 from secureps.client.site_policy import SitePolicy
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import tls_name
 from secureps.dashboard.application import Looking, dashboard
 from secureps.dashboard.command import show_own_page, show_run
 from secureps.errors import ConfigError, KitError

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Course, Observation, Seen
+from secureps.dashboard.observation import Course, Facts, Observation, Seen
 from secureps.dashboard.operator_view import officer_view
-from secureps.dashboard.sources import Facts
 from secureps.store.budget import RunSpent
 from tests.kits.dashboards import STATUS
 from tests.kits.federations import OF_RECORDS, small_plan

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from secureps.dashboard import Json
-from secureps.dashboard.observation import KEPT, Course, Observation, Seen, add_journal
+from secureps.dashboard.observation import KEPT, Course, Facts, Observation, Seen, add_journal
 from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blockers, operator_view
-from secureps.dashboard.sources import Facts
 from secureps.messages.requests import (
     CohortSteps,
     Figure,

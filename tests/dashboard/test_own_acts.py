@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.identity import ROLES, Identity
-from secureps.dashboard import Json, actions
-from secureps.dashboard.access import Viewer
-from secureps.dashboard.actions import KINDS, SAID, OwnActs, RunActs
+from secureps.dashboard import Json, access
+from secureps.dashboard.access import KINDS, SAID, OwnActs, RunActs, Viewer
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.errors import ConfigError, DamagedStore, NotReady, SecurepsError
 from secureps.messages.acts import Act, Deed
@@ -146,7 +145,7 @@ def test_an_act_is_on_the_disk_before_it_is_done(
         seen.append(acts.done)
         return "stopped"
 
-    monkeypatch.setattr(actions, "stop", stop)
+    monkeypatch.setattr(access, "stop", stop)
     assert acts.do("end", {}) == "stopped"
     (act,) = seen[0]
     assert (act.number, act.who, act.what) == (1, "observer", "end")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from secureps.dashboard import sources
-from secureps.dashboard.observation import Seen
+from secureps.dashboard.observation import Facts, Seen
 from secureps.dashboard.sources import (
     Board,
-    Facts,
     JournalFold,
     Source,
     course_source,

@@ -24,9 +24,8 @@ from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
-from secureps.policy.counting import bound
 from secureps.policy.explain.explanation import explain
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, bound, load_plan
 from secureps.roles.pinned_run import Pinned
 from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation

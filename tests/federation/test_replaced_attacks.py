@@ -12,9 +12,8 @@ from secureps.client.sealing import OutboxSealer
 from secureps.errors import Refused
 from secureps.messages import orders, requests
 from secureps.messages.run import GroupVersion
-from secureps.roles.machine import WORKER, KitRead, Step
+from secureps.roles.machine import WORKER, KitRead, RosterFollower, Step
 from secureps.roles.member.committees import Committees
-from secureps.roles.roster_follower import RosterFollower
 from secureps.run.simulate.simulation import make_memory_kit
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool

@@ -16,8 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import ConfigError, Malformed, Oversized, TermsRefused
-from secureps.flower import SecureFedAvg, aggregator, post, simulated_holder
-from secureps.flower.aggregator import run_holders, simulated_kit
+from secureps.flower import SecureFedAvg, post, simulated_holder, strategy
 from secureps.flower.mod import NodeSettings, refuse_kind
 from secureps.flower.post import (
     BATCH,
@@ -29,6 +28,7 @@ from secureps.flower.post import (
     read_wave,
     wrap_bytes,
 )
+from secureps.flower.strategy import run_holders, simulated_kit
 from secureps.policy.plan import load_plan
 from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.roles.pinned_run import PinnedRun
@@ -84,7 +84,7 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
 ) -> None:
     supervisor = MagicMock()
     supervisor.__enter__.return_value = supervisor
-    monkeypatch.setattr(aggregator, "Supervisor", lambda logs: supervisor)
+    monkeypatch.setattr(strategy, "Supervisor", lambda logs: supervisor)
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
     with run_holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):

@@ -21,9 +21,8 @@ from secureps.client.trainer import Setting
 from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, InternalError, NotReady, PlanRefused
-from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod
-from secureps.flower.aggregator import found_run
-from secureps.flower.strategy import TRIES, Waves
+from secureps.flower import SecureFedAvg, post, secureps_mod, strategy
+from secureps.flower.strategy import TRIES, Waves, found_run
 from secureps.messages.requests import AskStatus, Submit
 from secureps.messages.submission import UPDATE
 from secureps.policy.plan import load_plan
@@ -591,8 +590,8 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
         return request(self, sender, message)
 
     monkeypatch.setattr(Executor, "request", silent)
-    monkeypatch.setattr(aggregator, "ANSWER", 0.05)
-    monkeypatch.setattr(aggregator, "LOOK", 0.01)
+    monkeypatch.setattr(strategy, "ANSWER", 0.05)
+    monkeypatch.setattr(strategy, "LOOK", 0.01)
     with pytest.raises(NotReady, match="coordinator has not answered"):
         play(tmp_path, simulated())
 

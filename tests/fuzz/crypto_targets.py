@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from secureps.crypto import envelope, tls
+from secureps.crypto import envelope, identity
 from secureps.crypto.bfv import DEGREE, BfvPublicKey, BfvSecretKey
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
-from secureps.crypto.identity import Identity
+from secureps.crypto.identity import Identity, TlsKey
 from secureps.crypto.roster import (
     Certificate,
     KeyRequest,
@@ -21,7 +21,6 @@ from secureps.crypto.roster import (
     sign_roster,
 )
 from secureps.crypto.sharing import Committee, HolderShare, share
-from secureps.crypto.tls import TlsKey
 from secureps.errors import Malformed
 from secureps.store import kit_files
 from secureps.store.kit_files import Passphrase
@@ -39,8 +38,8 @@ def targets(folder: Path) -> list[Target]:
 
 
 def _signed() -> list[Target]:
-    key, authority = TlsKey.generate(), tls.make_authority(CA)
-    shown = tls.certify_tls(CA, authority, "shard-0", "shard", key.public)
+    key, authority = TlsKey.generate(), identity.make_authority(CA)
+    shown = identity.certify_tls(CA, authority, "shard-0", "shard", key.public)
     rosters = _rosters()
     requests = (
         sign_request("hospital-1", "client", ME, key),
@@ -63,20 +62,20 @@ def _signed() -> list[Target]:
         return read.to_bytes()
 
     def public(data: bytes) -> bytes:
-        tls.check_public_key(data)  # as every request is, before
-        tls.certify_tls(CA, authority, "shard-0", "shard", data)
+        identity.check_public_key(data)  # as every request is, before
+        identity.certify_tls(CA, authority, "shard-0", "shard", data)
         return data
 
     def check(data: bytes) -> None:
-        tls.check_certificate(CA.public, "shard-0", data)
-        tls.expiry_of(data)
-        tls.public_key_of(CA.public, "shard-0", data)
+        identity.check_certificate(CA.public, "shard-0", data)
+        identity.expiry_of(data)
+        identity.public_key_of(CA.public, "shard-0", data)
 
     whole = tuple(each.to_bytes() for each in rosters)
     asked = tuple(each.to_bytes() for each in requests)
     read_roster = ("messages.encoding:from_file", "crypto.identity:PublicIdentity._public")
-    certified = ("crypto.tls:_read_certificate",)
-    points = ("crypto.tls:_public_key",)
+    certified = ("crypto.identity:_read_certificate",)
+    points = ("crypto.identity:_public_key",)
     return [
         Target("roster", read_roster, whole, roster, signed=True, cost=4),
         Target("roster-followed", read_roster, whole[:2], follow, signed=True, cost=4),
@@ -86,10 +85,10 @@ def _signed() -> list[Target]:
             "authority",
             certified,
             (authority,),
-            _spaced(lambda data: tls.check_authority(CA.public, data), authority),
+            _spaced(lambda data: identity.check_authority(CA.public, data), authority),
         ),
         Target("tls-public-key", points, (key.public,), public, cost=4),
-        Target("tls-key", ("crypto.tls:TlsKey.__init__",), (key.to_bytes(),), _private, cost=4),
+        Target("tls-key", ("crypto.identity:TlsKey.__init__",), (key.to_bytes(),), _private, cost=4),
     ]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import tls_name
 from secureps.errors import InternalError, SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import PutBlock, Subscribe

@@ -48,8 +48,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.identity:check_identity_key",  # 32 bytes, in parsers that are tried
         "run.initial_schema:read_schema",  # a file that who types the command names
         "crypto.sampling:Stream.state",
-        "crypto.tls:",
-        "crypto.tls:_signed_by",
+        "crypto.identity:",
+        "crypto.identity:_signed_by",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "roles.member.tasks:in_own_order",
@@ -63,7 +63,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     ),
     CHECKED: (
         "client.worker:ClientWorker.keep",
-        "flower.aggregator:Aggregator.model.values",
+        "flower.strategy:Aggregator.model.values",
         "run.status_client:_values",
         "service.shard.worker:ShardWorker._block",
         "service.shard.worker:ShardWorker._make_first",
@@ -77,7 +77,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "store.backup:load_folder_number",
         "run.api:RunResult.read",
         "run.up.folder:Origin.read",
-        "run.up.watch:read_so_far",
+        "run.up.up:read_so_far",
         "run.up.runs:_read_summary",
         "run.up.up:resume",
         "run.join:_Terminal._hear",  # logs of its own two processes

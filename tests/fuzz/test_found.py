@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key as
 
 from secureps.audit import entries
 from secureps.config.sections import read_toml, toml_value
-from secureps.crypto import tls
+from secureps.crypto import identity
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity
-from secureps.crypto.tls import TlsKey
+from secureps.crypto.identity import Identity, TlsKey
 from secureps.errors import (
     ConfigError,
     DamagedStore,
@@ -42,8 +41,8 @@ DEEP = "[" * 100_000
 
 
 def certificate() -> bytes:
-    authority = tls.make_authority(CA)
-    return tls.certify_tls(CA, authority, "shard-0", "shard", TlsKey.generate().public)
+    authority = identity.make_authority(CA)
+    return identity.certify_tls(CA, authority, "shard-0", "shard", TlsKey.generate().public)
 
 
 def changed(pem: bytes, at: int, bit: int = 1) -> bytes:
@@ -58,23 +57,23 @@ def changed(pem: bytes, at: int, bit: int = 1) -> bytes:
 def test_what_stands_around_a_signature_cannot_change(at: int, bit: int) -> None:
     """Its algorithm, its length, its unused bits: none of them is under it."""
     pem = certificate()
-    tls.check_certificate(CA.public, "shard-0", pem)
+    identity.check_certificate(CA.public, "shard-0", pem)
     with pytest.raises((Malformed, Unsigned)):
-        tls.check_certificate(CA.public, "shard-0", changed(pem, at, bit))
+        identity.check_certificate(CA.public, "shard-0", changed(pem, at, bit))
 
 
 @pytest.mark.parametrize("at", range(20, 260, 41))
 def test_no_bit_of_an_authority_or_of_a_certificate_can_change(at: int) -> None:
-    authority = tls.make_authority(CA)
+    authority = identity.make_authority(CA)
     with pytest.raises((Malformed, Unsigned)):
-        tls.check_authority(CA.public, changed(authority, at, 4))
+        identity.check_authority(CA.public, changed(authority, at, 4))
     with pytest.raises((Malformed, Unsigned)):
-        tls.check_certificate(CA.public, "shard-0", changed(certificate(), at, 4))
+        identity.check_certificate(CA.public, "shard-0", changed(certificate(), at, 4))
 
 
 def test_a_party_is_no_authority() -> None:
     with pytest.raises(Unsigned, match="a party's and not the CA's own"):
-        tls.check_authority(CA.public, certificate())
+        identity.check_authority(CA.public, certificate())
 
 
 def test_a_key_of_an_unknown_kind_is_none() -> None:

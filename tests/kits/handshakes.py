@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import tls_name
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc import framing

@@ -12,8 +12,7 @@ from secureps.config.sections import parse
 from secureps.errors import PlanRefused
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.counting import bits_left, publishes_counts, remarks, shares_of
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, bits_left, publishes_counts, remarks, shares_of
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import journalled

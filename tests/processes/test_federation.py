@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 from zstandard import ZstdCompressor
 
-from secureps.crypto import tls
+from secureps.crypto import identity
 from secureps.crypto.bfv import DEGREE
 from secureps.crypto.envelope import SECRET_BYTES
 from secureps.crypto.identity import Identity
@@ -93,7 +93,7 @@ def test_a_party_waits_until_its_clock_is_right(
         kit = tmp_path / "kit"
         ca, roster = Identity((kit / "ca" / "ca.key").read_bytes()), load_public(kit).roster
         with monkeypatch.context() as patch:
-            patch.setattr(tls, "datetime", InThreeDays)
+            patch.setattr(identity, "datetime", InThreeDays)
             for name in early:
                 renew_certificate(kit, ca, roster, name)
         processes.start_all()

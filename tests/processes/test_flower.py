@@ -39,8 +39,8 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from safetensors.numpy import load_file
 
-from secureps.crypto.tls import AUTHORITY_USAGE
-from secureps.flower.aggregator import simulated_kit
+from secureps.crypto.identity import AUTHORITY_USAGE
+from secureps.flower.strategy import simulated_kit
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.run.up.folder import client_names, holder_names, shard_names

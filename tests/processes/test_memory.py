@@ -30,11 +30,10 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupPlacement, GroupVersion, Placement, Schema, TensorSpec
-from secureps.roles.machine import Done
+from secureps.roles.machine import AnnouncedKeys, Done
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal, SealOn
 from secureps.roles.pinned_run import Pinned
-from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.malloc import (
     CLIENT_HEAPS,
     give_back_free,

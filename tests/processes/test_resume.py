@@ -27,8 +27,7 @@ from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import Origin, RunFolder, claim_folder, client_names
 from secureps.run.up.runs import PLAYED, STOPPED, list_runs
-from secureps.run.up.up import resume
-from secureps.run.up.watch import read_so_far
+from secureps.run.up.up import read_so_far, resume
 from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE, said
@@ -41,7 +40,7 @@ VERSIONS = 3
 SCRIPT = """
 import time
 from pathlib import Path
-from secureps.client.runner import run_client
+from secureps.client.script import run_client
 from tests.kits.walker import Walker
 
 class Waiting(Walker):

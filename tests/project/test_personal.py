@@ -17,7 +17,7 @@ from torch import nn
 from secureps.client.initial_model import LocalTensors
 from secureps.client.script import Script
 from secureps.run.script.scoring import OF_THEIR_OWN
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import simulate
 from secureps.run.up.folder import client_names
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import Tensors, same, small_federation, small_plan

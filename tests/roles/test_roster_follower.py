@@ -6,8 +6,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.errors import ConfigError, Malformed, NotReady, Refused
 from secureps.messages.records import RosterFollowed
-from secureps.roles.machine import KitRead, Say, Step
-from secureps.roles.roster_follower import PATIENCE, SOON, RosterFollower
+from secureps.roles.machine import PATIENCE, SOON, KitRead, RosterFollower, Say, Step
 
 CA = Identity(b"c" * 32)
 BOB = certify(CA, "bob", "client", CA.public.key)

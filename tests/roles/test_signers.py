@@ -11,7 +11,15 @@ import pytest
 from secureps.audit.entries import Begin, End, dump, verify_end
 from secureps.audit.ledger_statement import party_of, read_verified, sign_statement
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import ROLES, Identity, Role
+from secureps.crypto.identity import (
+    ROLES,
+    Identity,
+    Role,
+    TlsKey,
+    certify_tls,
+    check_certificate,
+    make_authority,
+)
 from secureps.crypto.roster import (
     Roster,
     certify,
@@ -20,7 +28,6 @@ from secureps.crypto.roster import (
     sign_request,
     sign_roster,
 )
-from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
 from secureps.errors import DamagedStore, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
@@ -29,7 +36,7 @@ from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes
 from secureps.roles.holder.holder import HolderLedger, HolderRules
-from secureps.roles.roster_follower import AnnouncedKeys
+from secureps.roles.machine import AnnouncedKeys
 from secureps.service.one_wave import play_wave
 from secureps.service.process import Party, authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts
@@ -296,10 +303,10 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "audit/ledger_statement.py read_verified": (ledger_statement,),
     "crypto/roster.py of_line": (followed_roster,),
     "crypto/roster.py verify": (kits_roster, certificate, key_request),
-    "crypto/tls.py _signed_by": (tls_certificate,),
-    "crypto/tls.py verify_tls": (key_request,),
+    "crypto/identity.py _signed_by": (tls_certificate,),
+    "crypto/identity.py verify_tls": (key_request,),
     "flower/strategy.py _verify": (),  # tests/flower/test_refusals.py, on a grid
-    "roles/roster_follower.py _verify": (envelope_key,),
+    "roles/machine.py _verify": (envelope_key,),
     "roles/coordinator/membership.py take_evaluation": (evaluation,),
     "roles/coordinator/membership.py submit": (receipt_at_the_coordinator,),
     "roles/holder/holder.py check_author": (receipt_at_a_holder,),

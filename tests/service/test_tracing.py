@@ -302,7 +302,7 @@ def test_a_value_that_the_library_refuses_stops_nobody(
 
 def test_opentelemetry_is_imported_by_who_asks_for_traces_alone() -> None:
     code = (
-        "import sys, secureps.run.serve, secureps.client.runner;"
+        "import sys, secureps.run.serve, secureps.client.script;"
         "from secureps.service.process import tracing; tracing('a', 'shard');"
         "print(any(name.startswith('opentelemetry') for name in sys.modules))"
     )

@@ -13,10 +13,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from secureps.client.runner import Joining, join
+from secureps.client.script import Joining, join
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity, Role
+from secureps.crypto.identity import Identity, Role, TlsKey, public_key_of
 from secureps.crypto.roster import (
     MAX_REQUEST_BYTES,
     KeyRequest,
@@ -25,7 +25,6 @@ from secureps.crypto.roster import (
     next_roster,
     sign_request,
 )
-from secureps.crypto.tls import TlsKey, public_key_of
 from secureps.errors import KitError
 from secureps.messages.encoding import to_file
 from secureps.run.serve import serve

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.tls import TlsKey
+from secureps.crypto.identity import TlsKey
 from secureps.store.issuing import create_kit, issue, renew
 from secureps.store.keyring import LOOK, TlsFiles, load_public
 

@@ -271,7 +271,7 @@ def from_vector(
     """Turns the total of many `to_vector`s into mean metrics in their own units, sorted by name.
 
     A report is left out if noise has taken its share below 0. The total is divided by `shares`
-    (`policy.counting.shares_in`). Malformed if the number of values is wrong, or one is not finite.
+    (`policy.plan.shares_in`). Malformed if the number of values is wrong, or one is not finite.
     """
     wanted = len(section.contributed)
     if len(total) != wanted or not all(math.isfinite(value) for value in total):

@@ -45,7 +45,6 @@ from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.sections import weak_privacy
-from secureps.policy.counting import bits_left, bound, counts_by_public_number, is_few, shares_of
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -60,9 +59,14 @@ from secureps.policy.memory import MemoryUse, Service, footprint, least_footprin
 from secureps.policy.plan import (
     LARGE_BLOCK,
     Plan,
+    bits_left,
+    bound,
     bytes_up,
+    counts_by_public_number,
     envelope_bytes,
+    is_few,
     one_envelope,
+    shares_of,
     value_bytes,
 )
 from secureps.policy.rules.rule import Bounds

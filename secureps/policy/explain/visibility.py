@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
-from secureps.policy.counting import publishes_counts
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, publishes_counts
 from secureps.wording import counted, named
 
 

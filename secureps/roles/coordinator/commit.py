@@ -30,7 +30,7 @@ from secureps.messages.submission import (
     shorten,
 )
 from secureps.policy.checks.evaluation import check_total, from_vector
-from secureps.policy.counting import shares_in
+from secureps.policy.plan import shares_in
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery, termination
 from secureps.roles.coordinator.group import MAKING, OPENS, REASON_LIMIT, GroupState, Phase

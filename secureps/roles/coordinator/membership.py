@@ -46,8 +46,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.checks.evaluation import check_metrics
-from secureps.policy.counting import check_counted
-from secureps.policy.plan import Plan, joint_groups
+from secureps.policy.plan import Plan, check_counted, joint_groups
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.spending import make_fact
 from secureps.roles.coordinator import (
@@ -62,7 +61,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import REASON_LIMIT, GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.machine import RosterFollower
 from secureps.roles.validation import block_bytes, check_sequence
 from secureps.wording import named, printable
 

@@ -54,6 +54,7 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Record,
+    RosterFollower,
     Say,
     Step,
     Tick,
@@ -62,7 +63,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import LATER
-from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
 ALWAYS = (

@@ -32,8 +32,7 @@ from secureps.roles.coordinator.group import (
     Trail,
     after_pause,
 )
-from secureps.roles.machine import Record
-from secureps.roles.roster_follower import AnnouncedKeys
+from secureps.roles.machine import AnnouncedKeys, Record
 
 KEPT_STEPS = 30
 """Number of newest cohorts, and of newest burnt cohorts, whose steps are kept."""

@@ -94,6 +94,7 @@ from secureps.roles.machine import (
     KitRead,
     Locate,
     Record,
+    RosterFollower,
     Say,
     Step,
     Tick,
@@ -108,7 +109,6 @@ from secureps.roles.pinned_run import (
     check_run,
     describe_behind,
 )
-from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
 Name = tuple[str, int]

@@ -20,8 +20,7 @@ from secureps.messages.requests import Decline
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Step
-from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
+from secureps.roles.machine import AnnouncedKeys, RosterFollower, Step
 
 
 class Committees:

@@ -76,6 +76,7 @@ from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import (
     WORKER,
+    AnnouncedKeys,
     Answered,
     Call,
     DiskReports,
@@ -90,6 +91,7 @@ from secureps.roles.machine import (
     Locate,
     Prune,
     Record,
+    RosterFollower,
     Say,
     Step,
     Sweep,
@@ -123,7 +125,6 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, PinnedParty
-from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 from secureps.wording import counted
 
 

@@ -25,8 +25,7 @@ from secureps.messages.run import Schema, wrong_run
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.checks.sections import weak_privacy
-from secureps.policy.counting import describe_public, public_number
-from secureps.policy.plan import Plan, different_keys
+from secureps.policy.plan import Plan, describe_public, different_keys, public_number
 from secureps.policy.spending import adjacency, epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.outbox import Outbox

@@ -84,6 +84,7 @@ from secureps.roles.machine import (
     Locate,
     Prune,
     Record,
+    RosterFollower,
     Say,
     Step,
     Sweep,
@@ -94,7 +95,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import LATER, check_run, describe_behind
-from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard.peers import AGAIN, Fetcher, Forwarding, NoiseCopies, Peers
 from secureps.roles.shard.state import (
     UNLIMITED,

@@ -29,8 +29,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from secureps.config.sections import toml_tables
-from secureps.crypto.identity import Role
-from secureps.crypto.tls import tls_name
+from secureps.crypto.identity import Role, tls_name
 from secureps.errors import MISCONFIGURED, ConfigError, naming
 from secureps.files.objects import ObjectStore, redact
 from secureps.messages.run import COORDINATOR, STANDBY

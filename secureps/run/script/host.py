@@ -21,8 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 from secureps.client.initial_model import LocalTensors
-from secureps.client.runner import count_records
-from secureps.client.script import Script
+from secureps.client.script import Script, count_records
 from secureps.client.trainer import (
     RecordPrivacy,
     Setting,

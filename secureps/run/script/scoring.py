@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.initial_model import add_ties, conform, schema_of
-from secureps.client.runner import read_touched_rows
-from secureps.client.script import Script
+from secureps.client.script import Script, read_touched_rows
 from secureps.client.trainer import (
     SECRET_BYTES,
     EvaluateResult,
@@ -43,8 +42,7 @@ from secureps.errors import NotFinite, PlanRefused, SecurepsError, WrongShape
 from secureps.messages.evaluation import Metric
 from secureps.messages.run import Schema
 from secureps.policy.checks.evaluation import check_metrics
-from secureps.policy.counting import bits_left, shares_of
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, bits_left, shares_of
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.script.channel import Tensors
 from secureps.wording import join_alike, suggest

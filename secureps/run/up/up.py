@@ -2,7 +2,7 @@
 
 Theory of operation. The parties are those of `secureps serve` and `join`, and talk by gRPC; this
 process only founds, starts, watches and reports. `folder` lays out what lies on the disk,
-`programs` says which processes start and in which order, `watch` reads status and logs, and `runs`
+`programs` says which processes start and in which order, `Watch` reads status and logs, and `runs`
 lists and stops runs. `run.processes.supervisor` starts a dead process again, and
 `run.script.process` asks the data holders' script for the model, scores and baselines.
 
@@ -26,17 +26,26 @@ Guards. `claim_folder` stops a second play, which would corrupt the journals. `r
 another journal format before anything starts. After a failure or a full disk the user reads how to
 continue (`_advising_resume`, `naming_full_disk`).
 
+Clients log why they send nothing, and when a clip or range cuts off most of an update. No noise
+protects the latter, so a client prints it only on its own terminal. Under `up` all clients belong
+to the user of this terminal, so `Watch` repeats the first such line with the client's name, and the
+strongest cut below the final tables.
+
 Look first at `programs` for a new process or option, and at `run.report` for what is shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import math
+import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,27 +63,33 @@ from secureps.errors import (
     DamagedStore,
     Diverged,
     OperatorError,
+    PeerError,
     PlanRefused,
     SecurepsError,
+    TooFew,
     from_wire,
     naming,
 )
 from secureps.files.objects import ObjectStore
-from secureps.messages.requests import UP, CohortSteps
+from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
+from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
+from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.check import refuse_few
-from secureps.run.export import Model, export
+from secureps.run.export import Model, export, read_model
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
-from secureps.run.processes.supervisor import Supervisor
+from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
 from secureps.run.report.status_tables import Summary, describe_total, summary_tables
-from secureps.run.report.terminal import Progress
+from secureps.run.report.terminal import Progress, fold_versions, score_text, spent_text
 from secureps.run.report.version_metrics import (
     DOWN,
+    SECONDS,
     Extras,
+    Gathered,
     Heading,
     Metrics,
     Sinks,
@@ -82,18 +97,459 @@ from secureps.run.report.version_metrics import (
     open_sinks,
 )
 from secureps.run.script.process import ScriptProcess, script_process
-from secureps.run.script.scoring import Baselines
+from secureps.run.script.scoring import Baselines, Score
 from secureps.run.server_app import run_server_app
+from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
-from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, open_spawner
-from secureps.run.up.watch import Watch, read_so_far, read_version_0
+from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_spawner
+from secureps.run.up.runs import LogReader
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
 from secureps.store.backup import JOURNAL
+from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import last_row
 from secureps.store.journal_rows import NO_SPACE
-from secureps.wording import one_line
+from secureps.tracebacks import TEXT_LIMIT
+from secureps.wording import counted, group_by_reason, join_alike, numberless, one_line, size
+
+
+def read_so_far(folder: RunFolder) -> Gathered:
+    """Reads the metrics of earlier plays of a run; ConfigError if the file cannot be read."""
+    path = folder.report / "sofar.json"
+    try:
+        record = json.loads(path.read_text())
+        known = record["gathered"]
+        return Gathered(
+            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
+            tuple((g, v, scores) for g, v, scores in known["scores"]),
+            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
+            record["seconds"],
+        )
+    except FileNotFoundError:
+        return Gathered()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def write_so_far(folder: RunFolder, gathered: Gathered) -> None:
+    """Writes the metrics so far, with Infinity for an epsilon, which strict JSON lacks."""
+    known = dataclasses.asdict(gathered)
+    record = {"seconds": known.pop("seconds"), "gathered": known}
+    replace_text(folder.report / "sofar.json", json.dumps(record) + "\n")
+
+
+MOST_LEFT = 50.0
+"""Percent of an update: a clip that leaves more of it is not reported."""
+
+PIECE = 1 << 16
+"""The most bytes of a log that are read at a time."""
+
+LONGEST = 4 * TEXT_LIMIT
+"""Characters of a line that are searched: a script may write lines of any length."""
+
+_NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
+
+_NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
+
+_KINDS = {
+    "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
+    "range": re.compile(
+        r"[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it.*"
+        rf"; the largest is (?P<largest>{_NUMBER}): .*"
+    ),
+}
+
+
+class ClientWarnings:
+    """Finds and counts strong cuts in the logs of clients (NAME.log), and lines of silence."""
+
+    def __init__(self, logs: Path, clients: Iterable[str]) -> None:
+        self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
+        # The number of cuts of each kind, the clients that were cut, and the strongest cut's line.
+        self._times = Counter[str]()
+        self._cut = {kind: set[str]() for kind in _KINDS}
+        self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
+        self._silent: dict[str, dict[str, str]] = {}
+        self._told = set[tuple[str, str]]()
+
+    def news(self) -> Iterator[str]:
+        """Yields the first line of each kind.
+
+        Clients that send nothing for the same reason share a line, which waits until no further
+        client has said the same since the last call.
+        """
+        before = {kind: len(said) for kind, said in self._silent.items()}
+        for client, log in self._logs.items():
+            with suppress(OSError):  # no log yet
+                for _, line in log.read_new(True, PIECE):
+                    self._hear_silence(client, line)
+                    yield from self._new_cut(client, line)
+        quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
+        yield from (group_by_reason(self._silent.pop(kind)) for kind in quiet)
+
+    def flush(self) -> Iterator[str]:
+        """Yields the lines that still wait for other clients, at the end of a run."""
+        yield from map(group_by_reason, self._silent.values())
+        self._silent.clear()
+
+    def notes(self) -> tuple[str, ...]:
+        """Sums up the cuts so far in one line: their numbers, and the strongest ones."""
+        done = {"clip": "to half or less", "range": "in single values"}
+        often = [
+            f"{kind} cut {counted(self._times[kind], 'update')} of "
+            f"{counted(len(self._cut[kind]), 'client')} {done[kind]}"
+            for kind in _KINDS
+            if self._times[kind]
+        ]
+        said = dict.fromkeys(self._furthest[kind][1] for kind in _KINDS if self._times[kind])
+        return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
+
+    def _hear_silence(self, client: str, line: str) -> None:
+        if (found := _NOTHING_SENT.search(line[:LONGEST])) is None:
+            return
+        kind = numberless(found.group())
+        if (kind, client) not in self._told:
+            self._told.add((kind, client))
+            said = self._silent.setdefault(kind, {})
+            said[client] = next(iter(said.values()), found.group())
+
+    def _new_cut(self, client: str, line: str) -> Iterator[str]:
+        own = line[line.find(f"{client}: ") + len(client) + 2 :]
+        said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
+        for kind, pattern in _KINDS.items():
+            if (found := pattern.search(line[:LONGEST])) is None:
+                continue
+            number = {name: float(text) for name, text in found.groupdict().items()}
+            if number.get("left", 0) > MOST_LEFT:
+                continue
+            far = number["largest"] if kind == "range" else -number["left"]
+            self._times[kind] += 1
+            self._cut[kind].add(client)
+            self._furthest[kind] = max(self._furthest[kind], (far, said))
+            first = first or self._times[kind] == 1
+        if first:
+            yield f"{said} (its log has every such line, this is said once)"
+
+
+POLL = 0.25
+"""Seconds between two requests for the status."""
+
+LEAVE_SECONDS = 30.0
+"""Seconds for clients to hear of the run's end, and leave."""
+
+_TICK = 0.02
+"""Seconds between two checks whether they have left."""
+
+STUCK_SECONDS = 10.0
+"""Seconds without a step after which a run with too few clients is given up."""
+
+BETWEEN_ROUNDS = ("waiting", "done")
+BY_CLIENTS = (*BETWEEN_ROUNDS, "founding", "collecting")
+"""The steps that only clients can finish."""
+
+
+class Watch:
+    """Watches one run, in a `with`; `metrics` gets every version.
+
+    Args:
+        address: of the run's coordinator.
+        before: the seconds of earlier plays.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        address: str,
+        before: float,
+        judge: ScriptProcess,
+        supervisor: Supervisor,
+        progress: Progress,
+        metrics: Metrics,
+    ) -> None:
+        self._programs = programs
+        self._plan, self._folder = programs.plan, programs.folder
+        self._names = programs.cast.clients
+        self._address = address
+        self._judge = judge
+        self._supervisor = supervisor
+        self._started = set(supervisor.running())
+        self._progress = progress
+        self._deaths = Deaths(progress)
+        self._observer = StatusClient(self._folder.kit, None, address)
+        self._metrics = metrics
+        self._status: Status | None = None
+        self._scored: tuple[Score | None, str] = (None, "")
+        self._judged: dict[str, int] = {}
+        self._moved_at = time.monotonic()
+        self._began = self._moved_at - before
+        self._gone: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._failures = list[str]()
+        self._echo = ClientWarnings(self._folder.logs, self._names)
+        self._few: frozenset[str] | None = frozenset()
+        self._unprotected = math.inf if self._plan.section.privacy is None else None
+        self._ahead = programs.federation.baselines and self._plan.has_model
+        self._unkept = False
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._observer.close()
+        self._metrics.settle()
+        self._save()
+
+    def _save(self) -> None:
+        seconds, known = time.monotonic() - self._began, self._metrics.gathered
+        try:
+            write_so_far(self._folder, dataclasses.replace(known, seconds=seconds))
+        except OSError as error:  # a full disk loses only times and curves here
+            if not self._unkept:
+                text = f"what `secureps resume` shows of these versions is not kept: {error}"
+                self._progress.say(text, "yellow")
+            self._unkept = True
+
+    def until_over(self) -> Summary:
+        """Watches until the run has finished; OperatorError if it cannot go on.
+
+        It is ScriptFailed if too few clients are left because their script failed.
+        """
+        pause = self._poll_status()
+        while not (finished := self._find_end()):
+            self._programs.start_added(self._supervisor, self._started)
+            time.sleep(pause)
+            pause = self._poll_status()
+        self._supervisor.expect_end()
+        until = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < until and self._running_clients():
+            time.sleep(_TICK)
+            self._poll_processes()
+        self._poll_status()
+        for line in self._echo.flush():
+            self._progress.say(line, "yellow")
+        assert self._status is not None
+        return self._sum_up(finished, self._status)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The strong cuts of updates so far, which only this terminal may show."""
+        return self._echo.notes()
+
+    @property
+    def steps(self) -> tuple[CohortSteps, ...]:
+        return () if self._status is None else self._status.steps
+
+    def _sum_up(self, finished: str, status: Status) -> Summary:
+        plan, totals, privacy = self._plan, self._metrics.totals, self._plan.section.privacy
+        versions = {group.name: group.version for group in status.groups}
+        arrived = totals.updates_by_party()
+        return Summary(
+            name=plan.section.name,
+            finished=finished,
+            versions=versions,
+            score=self._scored[0] if versions == self._judged else None,
+            baselines=Baselines({}, None, tuple(self._failures)),
+            delta=privacy.delta if privacy is not None else None,
+            adjacency=adjacency(plan),
+            budget=privacy.budget if privacy is not None else None,
+            members=status.members,
+            bytes_up=totals.total(UP),
+            bytes_down=totals.total(DOWN),
+            seconds={stage: totals.total(f"{stage}_seconds") for stage in SECONDS},
+            updates={m.name: max(arrived[m.name], m.submissions) for m in status.members},
+            counted=totals.updates().total(),
+            unsafe=self._programs.unsafe,
+            evaluation=status.evaluation,
+            # a run that its coordinator did not end has lost its clients
+            failure=status.failure if status.finished else TooFew.__name__,
+        )
+
+    # --- one look -----------------------------------------------------------------
+
+    def _poll_processes(self) -> None:
+        news = self._supervisor.poll()
+        self._deaths.tell(news)
+        for line in self._echo.news():
+            self._progress.say(line, "yellow")
+        self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
+        self._tell_failed()
+
+    def _poll_status(self) -> float:
+        self._poll_processes()
+        asked = time.monotonic()
+        try:
+            status = self._observer.status()
+        except PeerError:
+            return POLL  # the coordinator is being restarted
+        took = time.monotonic() - asked
+        self._metrics.take(status.telemetry)
+        if status.evaluation is not None:
+            groups = [group.name for group in status.groups]
+            self._metrics.add_evaluations(status.evaluation.results, groups)
+        self._metrics.settle()
+        self._notice(status)
+        self._tell_leavers(status)
+        self._tell_row_blocks(status)
+        self._judge_newest(status)
+        self._train_ahead()
+        elapsed = time.monotonic() - self._began
+        self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
+        # each request takes time of the coordinator, so a slow answer means fewer requests
+        return min(max(POLL, 2 * took), 8 * POLL)
+
+    def _notice(self, status: Status) -> None:
+        before = self._status.groups if self._status is not None else ()
+        if status.groups != before:
+            self._moved_at = time.monotonic()
+        versions = {group.name: group.version for group in before}
+        # In a resumed run versions may be older than this process.
+        committed = {(each.group, each.version): each.committed for each in status.steps}
+        for group in status.groups:
+            for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
+                elapsed = committed.get((group.name, version))
+                if elapsed is None:
+                    elapsed = time.monotonic() - self._began
+                self._metrics.publish(group.name, version, elapsed, self._unprotected)
+        if status.groups != before:
+            self._save()
+        self._status = status
+
+    def _tell_leavers(self, status: Status) -> None:
+        """Reports parties that left early: a client without budget, or a removed shard."""
+        for name in () if status.finished else self._gone.keys() - self._told:
+            self._told.add(name)
+            why = self._gone[name] or "it said nothing; its script ended the process"
+            self._progress.say(f"{name} has ended by itself: {why}", "yellow")
+
+    def _tell_failed(self) -> None:
+        """Reports clients that failed for good, and has no round wait for them."""
+        failed = self._supervisor.failed
+        said = join_alike({name: str(failed[name]) for name in failed.keys() - self._told})
+        for name in failed.keys() - self._told:
+            why = str(failed[name]).removeprefix(f"{name} ").rpartition("; see ")[0]
+            self._let_rest(name, f"{FAILED}{why}")
+        self._told |= failed.keys()
+        self._failures += said
+        for each in said:
+            self._progress.say(f"{each}; the run goes on while it can", "red")
+
+    def _let_rest(self, client: str, why: str) -> None:
+        """Tells the coordinator that a client is gone, so that no round waits for it."""
+        with (
+            suppress(SecurepsError),  # its lease ends in any case
+            closing(StatusClient(self._folder.kit, client, self._address)) as own,
+        ):
+            own.rest(client, why)
+
+    def _tell_row_blocks(self, status: Status) -> None:
+        """Reports once, when all clients are there, the row-blocks that too few of them touch."""
+        if self._few is None or len(status.members) < len(self._names):
+            return
+        few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
+        if not few or few != self._few:  # wait for a second look, when all groups are up to date
+            self._few = few
+            return
+        self._few = None
+        for remark in row_block_words(self._plan, few):
+            self._progress.say(remark, "yellow")
+
+    def _judge_newest(self, status: Status) -> None:
+        versions = {group.name: group.version for group in status.groups}
+        if self._judge.note or versions == self._judged or min(versions.values()) < 0:
+            return
+        try:
+            model = self._observer.model()
+        except PeerError:
+            return
+        if model is None:
+            return
+        versions, tensors = model
+        failed = self._judge.failed
+        score = self._judge.score(tensors)
+        if self._judge.failed != failed:
+            self._progress.say(f"{self._judge.failed}; the run goes on", "yellow")
+        self._judged = versions
+        self._scored = (score, fold_versions(versions))
+        if score is not None:
+            self._metrics.add_scores(versions, score.metrics)
+
+    def _train_ahead(self) -> None:
+        """Starts baselines once version 0, from which they train, is in a checkpoint."""
+        if self._ahead and (start := read_version_0(self._folder)):
+            self._ahead = False
+            plan = self._plan
+            self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
+
+    def _facts(self, status: Status, elapsed: float) -> dict[str, str]:
+        plan, privacy, totals = self._plan, self._plan.section.privacy, self._metrics.totals
+        versions = {group.name: group.version for group in status.groups}
+        facts = {"time": f"{int(elapsed) // 60}:{int(elapsed) % 60:02d}"}
+        if any(version >= 0 for version in versions.values()):
+            score, scored = self._scored
+            wanted = {group: plan.versions(group) for group in plan.groups}
+            facts["version"] = fold_versions(versions, wanted)
+            if score is not None:
+                facts[f"held-out {score.measure}"] = score_text(score, scored, versions)
+            if privacy is not None:
+                own = (privacy.budget, privacy.delta, adjacency(plan))
+                facts["epsilon"] = spent_text(self._spent(status), *own)
+            facts["bytes"] = f"{size(totals.total(UP))} up, {size(totals.total(DOWN))} down"
+        here = sum(member.live for member in status.members)
+        return facts | {"clients": f"{here} of {len(self._names)} are there"}
+
+    def _spent(self, status: Status) -> float:
+        spent = self._metrics.totals.coordinators
+        newest = [spent(SPENT, group.name, group.version) for group in status.groups]
+        known = [epsilon for epsilon in newest if epsilon is not None]
+        return max(known or [member.epsilon for member in status.members], default=0.0)
+
+    # --- the end ------------------------------------------------------------------
+
+    def _find_end(self) -> str:
+        if self._status is None:
+            return ""
+        if self._status.finished:
+            return self._status.finished
+        here, plan = self._running_clients(), self._plan
+        needed = min(plan.bounds(name).start for name in plan.groups)
+        quiet = time.monotonic() - self._moved_at
+        if len(here) >= needed or (here and not self._is_between_rounds(self._status.groups)):
+            return ""
+        clients, failed = self._names, self._supervisor.failed
+        ends = BETWEEN_ROUNDS if here else BY_CLIENTS
+        nothing_moves = failed and all(group.step in ends for group in self._status.groups)
+        if quiet < STUCK_SECONDS and not nothing_moves:
+            return ""
+        gone = f"{len(clients) - len(here)} of {len(clients)} clients have ended"
+        if failed:  # `resume` continues once the script is mended
+            why = "; ".join(join_alike({name: str(error) for name, error in failed.items()}))
+            kind = type(next(iter(failed.values())))
+            raise kind(f"{gone}, and a round waits for {needed}: {why}")
+        return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
+
+    def _is_between_rounds(self, groups: tuple[GroupStatus, ...]) -> bool:
+        """True if no round is open that the remaining clients may still finish.
+
+        Rules without rounds collect updates all the time; there the remaining clients cannot finish
+        a version once others have failed.
+        """
+        bounds, failed = self._plan.bounds, self._supervisor.failed
+        return all(
+            group.step in BETWEEN_ROUNDS or (failed and not bounds(group.name).rounds)
+            for group in groups
+        )
+
+    def _running_clients(self) -> tuple[str, ...]:
+        return tuple(n for n in self._supervisor.running() if n in self._names)
+
+
+def read_version_0(folder: RunFolder) -> dict[str, Any]:
+    with suppress(SecurepsError):
+        model = read_model(checkpoint_path(folder.checkpoints, 0))
+        if not any(model.versions.values()):
+            return model.tensors
+    return {}
 
 
 def up(order: Order, console: Console) -> Path:

@@ -51,8 +51,7 @@ from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohor
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_deltas import FLOAT_BYTES, Codes, block_code, block_delta
-from secureps.policy.counting import shares_in
-from secureps.policy.plan import Plan, scale_mover
+from secureps.policy.plan import Plan, scale_mover, shares_in
 from secureps.policy.rules.rule import common_version
 from secureps.privacy.client_level import FIRST
 from secureps.roles.machine import Done, Prune, Sweep

@@ -45,8 +45,7 @@ from typing import Any, Protocol
 import grpc
 
 from secureps.buffers import Buffers
-from secureps.crypto.identity import check_name
-from secureps.crypto.tls import Credentials, tls_name
+from secureps.crypto.identity import Credentials, check_name, tls_name
 from secureps.errors import (
     Busy,
     ConfigError,

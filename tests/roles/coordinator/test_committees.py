@@ -19,9 +19,8 @@ from secureps.roles.coordinator import envelopes, membership, opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Order, Say, Step
+from secureps.roles.machine import Order, RosterFollower, Say, Step
 from secureps.roles.pinned_run import PinnedRun
-from secureps.roles.roster_follower import RosterFollower
 from tests.kits.roles_kit import ADDRESSES, NONCE, make_placement, make_plan, make_run
 
 CA = Identity(b"c" * 32)

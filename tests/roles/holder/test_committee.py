@@ -35,6 +35,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     KitRead,
+    RosterFollower,
     Say,
     Step,
     Tick,
@@ -43,7 +44,6 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.roster_follower import RosterFollower
 from secureps.store.envelope_keys import EnvelopeKeys
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said

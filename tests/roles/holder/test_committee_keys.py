@@ -18,8 +18,7 @@ from secureps.messages.run import Task
 from secureps.messages.submission import signing_bytes
 from secureps.roles.holder.committee import AnnounceKey
 from secureps.roles.holder.holder import KEPT, KeyRotation
-from secureps.roles.machine import WORKER, Done, KitRead, Step, Work
-from secureps.roles.roster_follower import AnnouncedKeys
+from secureps.roles.machine import WORKER, AnnouncedKeys, Done, KitRead, Step, Work
 from tests.kits.committee_kit import Bench, Holder, said
 
 

@@ -15,9 +15,8 @@ from secureps.messages.orders import Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Decline
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.machine import Call, KitRead, Say, Step
+from secureps.roles.machine import Call, KitRead, RosterFollower, Say, Step
 from secureps.roles.member.committees import Committees
-from secureps.roles.roster_follower import RosterFollower
 from tests.kits.roles_kit import make_plan
 
 CA = Identity(b"c" * 32)

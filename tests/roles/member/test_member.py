@@ -23,8 +23,7 @@ from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Noted, Retire
 from secureps.messages.run import COORDINATOR, GroupVersion, Schema, ShardAddress, TensorSpec
 from secureps.messages.submission import Base
-from secureps.policy.counting import describe_public
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, describe_public
 from secureps.roles.machine import (
     WORKER,
     Answered,

@@ -20,9 +20,9 @@ from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.simulate import ray_cluster as module
-from secureps.run.simulate import simulate as simulating
+from secureps.run.simulate import simulation as simulating
 from secureps.run.simulate.ray_cluster import make_call, ray_cluster
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import simulate
 from tests.kits.nursery import ROOT
 
 SCRIPT = '''
@@ -247,7 +247,7 @@ REAL = """
 import json, os, sys, time
 from pathlib import Path
 from ray.cluster_utils import Cluster
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import simulate
 
 raylets, path, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 small = {"num_cpus": 1, "object_store_memory": 100 << 20}

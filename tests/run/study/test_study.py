@@ -15,7 +15,7 @@ from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulation import simulate
 from secureps.run.study import (
     CHECKPOINT_EVERY,
     ENDLESS,

@@ -10,7 +10,7 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.run.up.folder import Origin, RunFolder, claim_folder
 from secureps.run.up.runs import log
-from secureps.run.up.watch import PIECE, ClientWarnings
+from secureps.run.up.up import PIECE, ClientWarnings
 from tests.kits.command import typed
 
 AT = "2026-11-22 10:00:00,000 "

@@ -253,7 +253,7 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
 
 
 EXAMINERS = """
-from secureps.client.runner import run_client
+from secureps.client.script import run_client
 from tests.kits.evaluations import Examiner, judged
 
 def make(settings):
@@ -472,7 +472,7 @@ def test_a_disk_that_is_full_loses_no_model(
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr("secureps.run.up.watch.replace_text", full)
+        patch.setattr("secureps.run.up.up.replace_text", full)
         patch.setattr("secureps.run.up.up.replace_text", full)
         patch.setattr("secureps.run.up.up.draw", full)
         told = typed("up", plan, "--out", out, status=1)

@@ -23,7 +23,7 @@ from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.script.scoring import Score
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.watch import STUCK_SECONDS, Watch, read_so_far, write_so_far
+from secureps.run.up.up import STUCK_SECONDS, Watch, read_so_far, write_so_far
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, sparse_plan
 
@@ -70,7 +70,7 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda *given: None)
     watch._began = time.monotonic()
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
-    monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
+    monkeypatch.setattr("secureps.run.up.up.POLL", 0.0)
     summary, last = watch.until_over(), ["a sends no update"]
     assert summary.finished == "all 2 versions are made"
     assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"

@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from secureps.crypto import tls
+from secureps.crypto import identity
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Identity, Role
-from secureps.crypto.tls import Credentials
+from secureps.crypto.identity import Credentials, Identity, Role
 from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsigned
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
@@ -127,12 +126,12 @@ def test_a_party_of_the_roster_cannot_be_the_coordinator(
 
 
 def test_a_clients_certificate_serves_nothing(kit: Path, serve: Serve) -> None:
-    key, ca = tls.TlsKey.generate(), Identity((kit / "ca" / "ca.key").read_bytes())
+    key, ca = identity.TlsKey.generate(), Identity((kit / "ca" / "ca.key").read_bytes())
     authority = load_credentials(kit, "eve", ca.public).authority
     refused = pytest.raises(Unreachable, match="its certificate is not good")
     ends: dict[Role, Any] = {"shard": nullcontext(), "client": refused}
     for role, end in ends.items():
-        made = tls.certify_tls(ca, authority, COORDINATOR, role, key.public)
+        made = identity.certify_tls(ca, authority, COORDINATOR, role, key.public)
         address = serve(Tls(partial(Credentials, authority, made, key.to_bytes())))
         with end:
             assert ask(tls_of(kit, "eve"), address, "eve") == Noted()
@@ -183,12 +182,12 @@ def test_what_is_over_is_refused_at_both_ends(
     kept = authority.read_bytes()
     for name, by, said in (("AUTHORITY_LIFETIME", -1, "ended"), ("_EARLY", 1 - 9**6, "begins")):
         with monkeypatch.context() as patch:
-            patch.setattr(tls, name, timedelta(seconds=by))
-            authority.write_bytes(tls.make_authority(Identity(ca.read_bytes())))
+            patch.setattr(identity, name, timedelta(seconds=by))
+            authority.write_bytes(identity.make_authority(Identity(ca.read_bytes())))
         with pytest.raises(KitError, match=rf"ca.pem: it {said} on .*secureps keys renew"):
             tls_of(kit, "eve")
     authority.write_bytes(kept)
-    monkeypatch.setattr(tls, "LIFETIME", timedelta(seconds=-1))
+    monkeypatch.setattr(identity, "LIFETIME", timedelta(seconds=-1))
     renew(kit, ["eve", "shard-0"])
     with pytest.raises(KitError, match=r"eve.pem: it ended on .*secureps keys renew"):
         tls_of(kit, "eve")
@@ -214,7 +213,7 @@ def test_a_certificate_that_ends_soon_is_said_once_a_day(
         return caplog.text.count("eve: its TLS certificate ends on")
 
     assert looks() == 0
-    monkeypatch.setattr(tls, "LIFETIME", SOON - timedelta(hours=1))
+    monkeypatch.setattr(identity, "LIFETIME", SOON - timedelta(hours=1))
     renew(kit, ["eve"])
     assert looks() == 1
 
@@ -290,9 +289,9 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
     for refused in (lambda: load_credentials(kit, "eve", ca), lambda: renew(kit, ["eve"])):
         with pytest.raises(KitError, match="another CA has signed it"):
             refused()
-    own = kit / "private" / "shard-0" / "tls.key"
+    own = kit / "private" / "shard-0" / "identity.key"
     kept = own.read_bytes()
-    own.write_bytes((kit / "private" / "eve" / "tls.key").read_bytes())
+    own.write_bytes((kit / "private" / "eve" / "identity.key").read_bytes())
     with pytest.raises(KitError, match="is not the key of"):
         load_credentials(kit, "shard-0", ca)
     own.write_bytes(kept)
@@ -306,7 +305,7 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
         load_credentials(kit, "shard-0", ca)
     renew(kit, ["shard-0"])
     assert load_credentials(kit, "shard-0", ca)
-    (kit / "private" / "eve" / "tls.key").chmod(0o640)
+    (kit / "private" / "eve" / "identity.key").chmod(0o640)
     with pytest.raises(KitError, match="chmod 600"):
         load_credentials(kit, "eve", ca)
 
@@ -342,7 +341,7 @@ def test_what_grpc_let_in_is_judged_once_more(
 
 
 def test_no_secret_is_shown() -> None:
-    key = tls.TlsKey.generate()
+    key = identity.TlsKey.generate()
     for secret in (key, Credentials(b"a", b"b", key.to_bytes()), Identity.generate()):
         assert "hidden" in repr(secret)
         with pytest.raises(TypeError, match="never pickled"):
@@ -361,8 +360,8 @@ def bring(folder: Path, pem: bytes) -> Path:
     own = folder / "private" / "north"
     own.mkdir(0o700, parents=True)
     own.parent.chmod(0o700)
-    (own / "tls.key").write_bytes(pem)
-    (own / "tls.key").chmod(0o600)
+    (own / "identity.key").write_bytes(pem)
+    (own / "identity.key").chmod(0o600)
     return folder
 
 
@@ -378,7 +377,7 @@ def test_a_key_of_ones_own_is_certified_as_it_is(
     for _ in range(2):
         give(kit, own)
         shown = certificate_file(own, "north").read_bytes()
-        assert tls.public_key_of(load_public(own).ca, "north", shown) == public
+        assert identity.public_key_of(load_public(own).ca, "north", shown) == public
         assert ask(tls_of(own, "north"), address, "north") == Noted()
         renew(kit, ["north"])
 
@@ -393,7 +392,7 @@ def test_a_key_of_ones_own_is_replaced_by_another_of_ones_own(kit: Path, tmp_pat
     own = bring(tmp_path / "own", pem_of(ec.generate_private_key(ec.SECP256R1())))
     approve(kit, [make_keys(own, "client", "north", None)])
     give(kit, own)
-    later = tls.TlsKey.generate()
+    later = identity.TlsKey.generate()
     bring(tmp_path / "later", later.to_bytes()).joinpath("private/north").rename(
         own / "private" / "north" / "next"
     )
