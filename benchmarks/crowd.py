@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks import still_client
-from secureps.client.script import make_member
+from secureps.client.runner import make_member
 from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.client.worker import Site
 from secureps.crypto.sampling import UnsafeSeed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.wire.grpc.client import GrpcTransport
 from tests.kits.federations import Walker
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.apps import vectors
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from tests.kits.federations import Tensors
 

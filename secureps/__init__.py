@@ -49,8 +49,9 @@ __all__ = [
 if TYPE_CHECKING:
     from secureps import errors
     from secureps.client.flower.script import run_flower
-    from secureps.client.script import Settings, run_client
+    from secureps.client.runner import run_client
     from secureps.client.session import PulledModel, Session, join
+    from secureps.client.settings import Settings
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
         Array,
@@ -76,7 +77,8 @@ else:
     }
     _NAMES = {
         "secureps.client.flower.script": "run_flower",
-        "secureps.client.script": "Settings run_client",
+        "secureps.client.runner": "run_client",
+        "secureps.client.settings": "Settings",
         "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",
         "secureps.client.trainer": (

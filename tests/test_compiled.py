@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from secureps import compiled
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.compiled import fall_back_to, has_all_kernels, keep_in, kernel_folder, load_kernels
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError

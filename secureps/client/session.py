@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from secureps.arguments import check_types
 from secureps.client.initial_model import shared_names
-from secureps.client.script import Joining, make_member
-from secureps.client.script import join as take_part
+from secureps.client.runner import Joining, make_member
+from secureps.client.runner import join as take_part
 from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.client.trainer import (
     Array,

@@ -30,7 +30,7 @@ from secureps.errors import (
 )
 from secureps.extras import from_extras
 from secureps.messages.evaluation import Metric
-from secureps.messages.run import GroupVersion
+from secureps.messages.run import GroupVersion, Schema
 from secureps.policy.checks.evaluation import Said, check_metrics, count_examples, to_vector
 from secureps.policy.plan import Plan, counts_by_public_number, public_number
 from secureps.policy.tensor_kinds import Kind
@@ -618,3 +618,37 @@ class PooledEvaluation:
         losses = [result.loss for result in results if result.loss is not None]
         loss = mean(losses) if len(losses) == len(results) else None
         return EvaluateResult(loss, total, metrics)
+
+
+def count_records(trainer: Trainer) -> int | None:
+    """Asks a trainer for its number of records; None if it has no method `examples`."""
+    tells = getattr(trainer, "examples", None)
+    if tells is None:
+        return None
+    return to_whole_number("the number of records", tells())
+
+
+def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
+    """Asks a trainer which rows its records touch, ascending; {} if it has no method `touches`.
+
+    Raises WrongShape or Malformed if these are no rows of the model.
+    """
+    touches = getattr(trainer, "touches", None)
+    if touches is None:
+        return {}
+    told = touches()
+    if not isinstance(told, Mapping):
+        raise WrongShape(f"it is a {type(told).__name__}, and must map tensors to their rows")
+    heights = {spec.name: spec.shape[0] for spec in schema.tensors if spec.shape}
+    found = {}
+    for name, rows in told.items():
+        array = np.asarray(rows)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise WrongShape(f"the rows of {name} are not a vector of integers")
+        if name not in heights:
+            raise Malformed(f"the model has no tensor {name!r:.80} with rows")
+        found[name] = own = [int(row) for row in np.unique(array)]
+        if own and (own[0] < 0 or own[-1] >= heights[name]):
+            row = own[0] if own[0] < 0 else own[-1]
+            raise Malformed(f"{name} has rows 0 to {heights[name] - 1}, and no row {row}")
+    return found

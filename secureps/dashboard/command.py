@@ -23,7 +23,7 @@ from secureps.service.shutdown import Shutdown
 from secureps.store.kit_files import Passphrases
 
 if TYPE_CHECKING:
-    from secureps.client.script import Joining
+    from secureps.client.runner import Joining
 
 
 def dashboard(

@@ -34,7 +34,7 @@ from secureps.client.flower.trainer import (
     statistics_in,
 )
 from secureps.client.initial_model import schema_of
-from secureps.client.script import LOCAL, assemble_member
+from secureps.client.runner import LOCAL, assemble_member
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, to_whole_number
 from secureps.client.worker import Site

@@ -289,7 +289,8 @@ def join(
     shown: Shown = False,
 ) -> None:
     """If the client is killed, the same command continues where the client was."""
-    from secureps.client.script import Joining, read_run_config, read_settings
+    from secureps.client.runner import Joining
+    from secureps.client.settings import read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
     from secureps.run.join import join as take_part

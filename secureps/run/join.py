@@ -23,8 +23,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from secureps.client.script import Joining, Script
-from secureps.client.script import join as take_part
+from secureps.client.runner import Joining
+from secureps.client.runner import join as take_part
+from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import secureps as ps
-from secureps.client import script
-from secureps.client.script import Joining
+from secureps.client import runner
+from secureps.client.runner import Joining
 from secureps.client.worker import Site
 from secureps.config.site_files import SiteSection
 from secureps.crypto.cipher import CipherParameters
@@ -88,7 +88,7 @@ def by_script(kit: Path, folder: Path, options: dict[str, Any]) -> str:
         told = list[str]()
         patch.setattr("builtins.print", lambda *said, **_: told.append(str(said[0])))
         try:
-            script.run_client(walker_client.make, [*given, *words(options), "--set", "partition=0"])
+            runner.run_client(walker_client.make, [*given, *words(options), "--set", "partition=0"])
         except SystemExit:
             return told[-1]
     return ""
@@ -156,14 +156,14 @@ def client(
     request: pytest.FixtureRequest, kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Client:
     made = Client(WAYS[request.param], kit, tmp_path / "own")
-    together = script.assemble_member
+    together = runner.assemble_member
 
     def noted(settings: MemberSettings, site: Site, *rest: Any) -> Any:
         made.settings, made.site = settings, site
         return together(settings, site, *rest)
 
-    monkeypatch.setattr(script, "assemble_member", noted)
-    monkeypatch.setattr(script, "run_process", made.run)
+    monkeypatch.setattr(runner, "assemble_member", noted)
+    monkeypatch.setattr(runner, "run_process", made.run)
     return made
 
 

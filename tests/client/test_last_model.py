@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.script import Joining, join
+from secureps.client.runner import Joining, join
 from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError, Unreachable

@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from secureps.client.script import (
-    Joining,
-    Script,
-    TrackedSettings,
-    read_run_config,
-    read_settings,
-    run_client,
-)
+from secureps.client.runner import Joining, run_client
+from secureps.client.script import Script
+from secureps.client.settings import TrackedSettings, read_run_config, read_settings
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, ScriptFailed
@@ -155,7 +150,7 @@ def test_a_script_of_ones_own_declares_them_too(
     """`python script.py --set ...`: refused before anything is joined."""
     names: dict[str, Any] = {}
     exec(compile(DECLARES, "script.py", "exec"), names)
-    monkeypatch.setattr("secureps.client.script.join", lambda *given: pytest.fail("it joined"))
+    monkeypatch.setattr("secureps.client.runner.join", lambda *given: pytest.fail("it joined"))
     line = ["--server", "here:1", "--kit", str(tmp_path), "--name", "a", "--set", "unheard=1"]
     with pytest.raises(SystemExit) as ended:
         run_client(names["make"], line)

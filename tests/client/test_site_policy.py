@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.script import Joining
+from secureps.client.runner import Joining
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, script_digest
 from secureps.errors import ConfigError
 from secureps.roles.member.terms import Terms

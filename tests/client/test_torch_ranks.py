@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from secureps.client import script, torch_ranks
-from secureps.client.script import Joining, join
+from secureps.client import runner, torch_ranks
+from secureps.client.runner import Joining, join
 from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import LocalSgd
 from secureps.errors import KitError, NotFinite, PlanRefused, ScriptFailed
@@ -154,7 +154,7 @@ def test_of_a_run_that_went_well_a_failing_dismissal_is_told(
     following: Following, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following.reason, following.gone = None, True
-    monkeypatch.setattr(script, "_take_part", lambda *given: Halt("done"))
+    monkeypatch.setattr(runner, "_take_part", lambda *given: Halt("done"))
     joining = Joining("127.0.0.1:1", tmp_path / "kit", "c0", tmp_path / "state")
     with pytest.raises(ScriptFailed, match="dismiss raised RuntimeError"):
         join(joining, following)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.script import Joining
+from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
 from secureps.crypto.identity import tls_name
 from secureps.dashboard.application import Looking, dashboard

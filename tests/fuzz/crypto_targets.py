@@ -88,7 +88,9 @@ def _signed() -> list[Target]:
             _spaced(lambda data: identity.check_authority(CA.public, data), authority),
         ),
         Target("tls-public-key", points, (key.public,), public, cost=4),
-        Target("tls-key", ("crypto.identity:TlsKey.__init__",), (key.to_bytes(),), _private, cost=4),
+        Target(
+            "tls-key", ("crypto.identity:TlsKey.__init__",), (key.to_bytes(),), _private, cost=4
+        ),
     ]
 
 

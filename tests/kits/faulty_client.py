@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.errors import NotFinite
 from secureps.wire.grpc import framing

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.requests import Prepared
 from secureps.run.cli import main

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 IMPORTED = (
     *("secureps.run.cli", "secureps.run.commands", "secureps.run.join", "secureps.run.serve"),
-    "secureps.client.script",
+    "secureps.client.runner",
     *("secureps.crypto.bfv_seal", "secureps.crypto.rlwe", "tests.kits.walker_client"),
     *("grpc.experimental", "grpc._channel"),
     "secureps.privacy.accountant",  # for plans with privacy: dearer than all that a client does

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from secureps.client.script import make_member
+from secureps.client.runner import make_member
 from secureps.client.trainer import Trainer
 from secureps.client.worker import Site
 from secureps.crypto.identity import Identity

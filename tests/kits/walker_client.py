@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
 from tests.kits.walker import Tensors, Walker
 

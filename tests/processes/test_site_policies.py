@@ -32,7 +32,7 @@ class Sites(Processes):
 
 @pytest.mark.timeout(300)
 def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
-    prepare("secureps.client.script")
+    prepare("secureps.client.runner")
     with Sites(tmp_path / "run", "rlwe", clients=7, plan=PLAN) as processes:
         refuses = processes.folder / f"{REFUSES}-site.toml"
         refuses.write_text('threshold = 4\nreveal = "keys"\n')
@@ -62,7 +62,7 @@ def test_a_run_that_one_of_three_leaves_fails_for_the_others_until_it_is_begun_a
     tmp_path: Path,
 ) -> None:
     """They hear whom it lacks, why, and what to do, and end with a status that says so."""
-    prepare("secureps.client.script")
+    prepare("secureps.client.runner")
     with Sites(tmp_path / "run", "plain", clients=3, versions=1, plan=ALL_THREE) as processes:
         processes.options = {REFUSES: ("--budget", "8")}
         processes.start_all()

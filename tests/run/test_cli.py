@@ -13,8 +13,8 @@ import pytest
 from rich.text import Text
 
 from secureps import __version__
-from secureps.client import script
-from secureps.client.script import Joining, _parser
+from secureps.client import runner
+from secureps.client.runner import Joining, _parser
 from secureps.errors import InternalError, Unreachable
 from secureps.run import cli
 from secureps.run.cli import app
@@ -118,7 +118,7 @@ def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     --dashboard and --hold: what shows a run knows of clients, and they not of that."""
     command = dict(commands())["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
-    scripts = {text for action in script._parser()._actions for text in action.option_strings}
+    scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
         *("--help", "--kernels", "--profile")
     } | {"--run-config"}

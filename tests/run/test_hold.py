@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.client.script import Joining
+from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ServeSection

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.messages.records import Dated, RunPinned

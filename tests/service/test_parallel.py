@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.script import Joining
+from secureps.client.runner import Joining
 from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.client.worker import Site
 from secureps.config.sections import parse

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from secureps.client.script import Joining, join
+from secureps.client.runner import Joining, join
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity, Role, TlsKey, public_key_of

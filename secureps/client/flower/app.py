@@ -23,7 +23,7 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from secureps.client.script import flatten_table, refuse_misspelt
+from secureps.client.settings import flatten_table, refuse_misspelt
 from secureps.client.trainer import Setting
 from secureps.config.sections import read_toml, toml_value
 from secureps.errors import ConfigError, ScriptFailed

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from secureps.client.initial_model import ServerAppResult
-from secureps.client.script import run
+from secureps.client.runner import run
 from secureps.client.trainer import PooledEvaluation, Setting
 from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from secureps.client.script import read_settings
+from secureps.client.settings import read_settings
 from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.config.sections import read_toml, toml_value
 from secureps.crypto.identity import Role

@@ -21,13 +21,14 @@ from functools import cached_property
 from pathlib import Path
 
 from secureps.client.initial_model import LocalTensors
-from secureps.client.script import Script, count_records
+from secureps.client.script import Script
 from secureps.client.trainer import (
     RecordPrivacy,
     Setting,
     Trainer,
     add_listener,
     blamed,
+    count_records,
     record_privacy,
 )
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed

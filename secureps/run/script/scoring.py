@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.initial_model import add_ties, conform, schema_of
-from secureps.client.script import Script, read_touched_rows
+from secureps.client.script import Script
 from secureps.client.trainer import (
     SECRET_BYTES,
     EvaluateResult,
@@ -33,6 +33,7 @@ from secureps.client.trainer import (
     convert_tensors,
     kinds_of,
     read_result,
+    read_touched_rows,
     record_privacy,
     ties_of,
 )

@@ -54,7 +54,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.initial_model import LocalTensors
-from secureps.client.script import machine_and_worker, make_member, member_settings
+from secureps.client.runner import machine_and_worker, make_member, member_settings
 from secureps.client.trainer import Setting, Trainer
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.identity import Identity, Role

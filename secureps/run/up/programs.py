@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from secureps.client.script import LOCAL
+from secureps.client.runner import LOCAL
 from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import read_toml, toml_text

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.script import run_client
+from secureps.client.runner import run_client
 from secureps.client.worker import ClientWorker
 from secureps.messages.encoding import digest
 from secureps.messages.submission import SubmissionId

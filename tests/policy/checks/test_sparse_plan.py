@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secureps.client.initial_model import schema_of
-from secureps.client.script import read_touched_rows
+from secureps.client.trainer import read_touched_rows
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.suite import cipher

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from secureps.client.script import machine_and_worker
+from secureps.client.runner import machine_and_worker
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.identity import Identity
