@@ -106,7 +106,7 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
         served.append((role, config, durability.must_wait()))
         raise ConfigError("another party's file")
 
-    monkeypatch.setattr(simulated_holder, "serve", serve)
+    monkeypatch.setattr("secureps.run.serve.serve", serve)
     with pytest.raises(SystemExit) as ended:
         simulated_holder.main(tmp_path / "holder-0.toml")
     assert served == [("keyholder", tmp_path / "holder-0.toml", False)]

@@ -165,7 +165,7 @@ def test_calls_without_a_key_take_no_message_in(besieged: Besieged) -> None:
         half.begin(TELLS[besieged.name], (), framing.REQUEST_LIMIT)
     half.push(60)
     assert len(half.ended) == 60
-    assert half.sent < 60 * framing.STREAM_BUFFER
+    assert half.sent <= 60 * framing.STREAM_BUFFER  # no window is opened a second time
     besieged.still_serves()
 
 
