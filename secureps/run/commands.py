@@ -392,10 +392,12 @@ def preflight(
 
     if (plan is None) != (site is None):
         raise typer.BadParameter("--plan and --site go together")
+    if config is not None and site is not None:
+        raise typer.BadParameter("--plan and --site are for data holders, --config for servers")
     passphrases = Passphrases(passphrase_fd)
     if config is not None:
         section, kit, state = read_config(config)
-        name, server, site, plan = section.name, server or section.coordinator, None, None
+        name, server = section.name, server or section.coordinator
         ca_fingerprint, insecure = section.ca_fingerprint, section.insecure
     elif kit is None or name is None:
         raise typer.BadParameter("give KIT and --name, or --config")

@@ -71,6 +71,11 @@ def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
     assert "None" not in said
 
 
+def test_preflight_holds_no_site_policy_against_a_servers_file() -> None:
+    words = ("preflight", "--config", "shard.toml", "--plan", "plan.toml", "--site", "site.toml")
+    assert "are for data holders" in typed(*words, status=2).err
+
+
 def test_help_shows_the_words_that_stand_in_brackets() -> None:
     """Without a backslash a plan's [scaling] is taken for a style, and left out."""
     for name, command in commands():
@@ -218,10 +223,12 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (told.out, told.err) == ("", "")
 
 
-@pytest.mark.parametrize("command", ["up", "simulate"])
+@pytest.mark.parametrize(
+    ("command", "module"), [("up", "up.up"), ("simulate", "simulate.simulation")]
+)
 @pytest.mark.parametrize(("wanted", "threads"), [(None, "1"), ("3", "3")])
 def test_one_thread_unless_told_otherwise(
-    command: str, wanted: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
+    command: str, module: str, wanted: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known before the script, and torch with it, is loaded."""
     monkeypatch.setenv("OMP_NUM_THREADS", wanted or "")
@@ -232,7 +239,7 @@ def test_one_thread_unless_told_otherwise(
     def play(*_: object, **__: object) -> None:
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
-    monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
+    monkeypatch.setattr(f"secureps.run.{module}.{command}", play)
     typed(command, "x.toml")
     assert seen == [threads]
 

@@ -49,7 +49,9 @@ def list_runs(root: Path) -> Iterator[Text]:
     Print them unwrapped, so that paths and dates stay whole.
     """
     if not root.is_dir():
-        raise ConfigError(f"{root}: no such folder")
+        raise ConfigError(
+            f"{root}: no such folder; `secureps up PLAN` makes runs/ where it is called"
+        )
     found = list[tuple[float, list[Text]]]()
     for path in sorted(root.glob(f"*/{ORIGIN}")):
         with suppress(ConfigError, PlanRefused):  # no run, or one that is still being made
