@@ -85,8 +85,8 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
 ) -> None:
     """`plain`, `bfv`, `rlwe` with one key holder, and with three of four: eight final models."""
     supervise_children(monkeypatch)
-    for command in ("up", "simulate"):  # a fifth of the time, and no bit of a model
-        monkeypatch.setattr(f"secureps.run.{command}.{command}.draw", lambda *given: None)
+    for module in ("up.up", "simulate.simulation"):  # a fifth of the time, and no bit of a model
+        monkeypatch.setattr(f"secureps.run.{module}.draw", lambda *given: None)
     ciphers = ("plain", "bfv", "rlwe-alone", "rlwe")
     models = {}
     for cipher in ciphers:
@@ -112,8 +112,8 @@ def test_a_codec_has_the_same_bits_too(tmp_path: Path, monkeypatch: pytest.Monke
     What was not sent is kept on the disk.
     """
     supervise_children(monkeypatch)
-    for command in ("up", "simulate"):
-        monkeypatch.setattr(f"secureps.run.{command}.{command}.draw", lambda *given: None)
+    for module in ("up.up", "simulate.simulation"):
+        monkeypatch.setattr(f"secureps.run.{module}.draw", lambda *given: None)
     thin = played(monkeypatch, tmp_path, "rlwe", THIN)
     assert same(thin, simulated(monkeypatch, tmp_path, "rlwe"))
     found = scales(tmp_path / "up-rlwe")
