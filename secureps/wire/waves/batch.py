@@ -87,10 +87,9 @@ from secureps.wire.transport import (
     Cancel,
     Clock,
     Deliver,
-    Endpoint,
-    ask,
+    InProcessNetwork,
+    Transport,
     closed_error,
-    error_for_sender,
     result_of,
     settle,
     start_future,
@@ -284,8 +283,8 @@ class _Watch:
     lost: Callable[[SecurepsError], None]
 
 
-class WaveTransport:
-    """A party's connection to the servers in waves; implements `wire.transport.Transport`.
+class WaveTransport(Transport):
+    """A party's connection to the servers in waves; its batches name the run.
 
     Answers and orders come by `take`. An answer may come before its request: it is kept until then.
     A process that lives for `one_wave` assumes foreseeable answers.
@@ -348,12 +347,6 @@ class WaveTransport:
         for order in ahead.get(watch.about, ()):
             self._deliver(watch, order)
         return lambda: self._cancel(watch)
-
-    def locate(self, party: str, address: str) -> None:
-        """Does nothing, because the carrier of batches finds the parties."""
-
-    def bind_run(self, run: bytes) -> None:
-        """Does nothing, because a batch names the run."""
 
     def close(self) -> None:
         with self._lock:
@@ -473,7 +466,6 @@ class _Stream:
     about: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
-    over: bool = False
 
 
 @dataclass(eq=False)
@@ -507,34 +499,20 @@ class _Party:
 
 
 class Relay:
-    """Performs the batches of parties; thread-safe.
+    """Performs the batches of parties on the servers' network; thread-safe.
 
     With a `clock` it repeats requests. `heard` is called with each party that has news.
     """
 
     def __init__(
-        self, clock: Clock | None = None, heard: Callable[[str], None] = lambda party: None
+        self,
+        network: InProcessNetwork,
+        clock: Clock | None = None,
+        heard: Callable[[str], None] = lambda party: None,
     ) -> None:
-        self._clock, self._heard = clock, heard
+        self._network, self._clock, self._heard = network, clock, heard
         self._lock = threading.RLock()
-        self._endpoints: dict[str, Endpoint] = {}
         self._parties: defaultdict[str, _Party] = defaultdict(_Party)
-
-    def attach(self, server: str, endpoint: Endpoint) -> None:
-        with self._lock:
-            self._endpoints[server] = endpoint
-
-    def detach(self, server: str) -> None:
-        """Acts as if a server's process died: requests to it fail, and its streams end."""
-        error = Unreachable(f"{server} is gone")
-        with self._lock:
-            self._endpoints.pop(server, None)
-            parties = list(self._parties.items())
-        for name, party in parties:
-            for asked in [each for each in party.asked if each.to == server]:
-                self._answer(name, asked, error)
-            if server == COORDINATOR and party.stream is not None:
-                self._order(name, party.stream, error)
 
     # --- requests of parties ------------------------------------------------------
 
@@ -576,7 +554,7 @@ class Relay:
     def _perform(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         match entry.kind:
             case Kind.WATCH:
-                self._watch(party, entry, batch.first)
+                self._watch(party, entry, message, batch.first)
             case Kind.UNWATCH:
                 self._unwatch(party)
             case _ if not isinstance(message, Submit) or batch.stored(message.receipt.id):
@@ -599,13 +577,8 @@ class Relay:
             self._ask(party, asked, message, patient=entry.kind is Kind.FIRST)
 
     def _ask(self, party: str, asked: _Asked, message: Any, patient: bool) -> None:
-        with self._lock:
-            endpoint = self._endpoints.get(asked.to)
-        if endpoint is None:
-            self._answer(party, asked, Unreachable(f"{asked.to} is not there"))
-            return
-
-        def answered(result: Any) -> None:
+        def answered(done: Future[Any]) -> None:
+            result = result_of(done)
             waits = isinstance(result, PeerError) and result.retry_after is not None
             if waits and patient and self._clock is not None:
                 again = functools.partial(self._ask, party, asked, message, True)
@@ -613,35 +586,32 @@ class Relay:
             else:
                 self._answer(party, asked, result)
 
-        ask(endpoint, party, message, answered)
+        self._call(party, asked.to, message).add_done_callback(answered)
+
+    def _call(self, party: str, to: str, message: Any) -> Future[Any]:
+        return self._network.transport(party).call(to, message)
 
     def _answer(self, party: str, asked: _Asked, result: Any) -> None:
-        with self._lock:
-            if asked.future.done():
-                return
-            settle(asked.future, result)
+        settle(asked.future, result)
         self._heard(party)
 
     def beat(self, party: str) -> None:
-        with self._lock:
-            endpoint = self._endpoints.get(COORDINATOR)
-        if endpoint is not None:
-            endpoint.request(party, Heartbeat(party))
+        self._call(party, COORDINATOR, Heartbeat(party))
 
     # --- streams ------------------------------------------------------------------
 
-    def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
+    def _watch(self, party: str, entry: Entry, message: Any, first: _Asked | None) -> None:
         """Opens a stream once the party's first request is answered, so that it has joined."""
         stream = _Stream(request_digest(COORDINATOR, entry.envelope))
         self._unwatch(party)
         with self._lock:
             self._parties[party].stream = stream
-        try:
-            message = decode(entry.envelope)
-            if not isinstance(message, Subscribe):
-                raise Malformed(f"a stream begins with Subscribe, not {type(message).__name__}")
-        except SecurepsError as error:
-            self._order(party, stream, error)
+        if isinstance(message, SecurepsError):
+            self._order(party, stream, message)
+            return
+        if not isinstance(message, Subscribe):
+            text = f"a stream begins with Subscribe, not {type(message).__name__}"
+            self._order(party, stream, Malformed(text))
             return
         if first is None:
             self._subscribe(party, stream, message)
@@ -654,44 +624,20 @@ class Relay:
         first.future.add_done_callback(joined)
 
     def _subscribe(self, party: str, stream: _Stream, message: Subscribe) -> None:
+        take = functools.partial(self._order, party, stream)
         with self._lock:
-            endpoint = self._endpoints.get(COORDINATOR)
-            if stream.over:
-                return
-        if endpoint is None:
-            self._order(party, stream, Unreachable("the coordinator is not there"))
-            return
-        try:
-            cancel = endpoint.subscribe(
-                party, message, functools.partial(self._order, party, stream)
-            )
-        except Exception as error:
-            self._order(party, stream, error_for_sender(error))
-            return
-        with self._lock:
-            stream.cancel, over = cancel, stream.over
-        if over:  # the stream ended before `cancel` was set
-            cancel()
+            if self._parties[party].stream is stream:  # it was not closed meanwhile
+                stream.cancel = self._network.transport(party).watch(message, take, take)
 
     def _order(self, party: str, stream: _Stream, order: AnyOrder | SecurepsError) -> None:
-        cancel = None
         with self._lock:
-            if stream.over:
-                return
             stream.orders.append(order)
-            if isinstance(order, SecurepsError):
-                stream.over, cancel = True, stream.cancel
-        if cancel is not None:
-            cancel()
         self._heard(party)
 
     def _unwatch(self, party: str) -> None:
         with self._lock:
             stream, self._parties[party].stream = self._parties[party].stream, None
-            if stream is None or stream.over:
-                return
-            stream.over = True
-        if stream.cancel is not None:
+        if stream is not None and stream.cancel is not None:
             stream.cancel()
 
     # --- news for parties ---------------------------------------------------------
