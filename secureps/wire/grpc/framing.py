@@ -36,10 +36,10 @@ import re
 import struct
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import grpc
@@ -177,6 +177,8 @@ REMEMBERED = 256
 """The number of connections whose pace a server remembers, those of the newest payloads."""
 LANES, FIRST_LANES = 8, 4
 """The most payloads at once, and the number on an unknown link."""
+LOOKS = 8
+"""Looks for stalled payloads within the time after which a payload is stalled."""
 
 
 def next_length(length: int, seconds: float) -> int:
@@ -214,15 +216,12 @@ class Paces:
     """The paces of a server's connections."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Pace] = OrderedDict()
+        self._of = lru_cache(REMEMBERED)(lambda peer: Pace())
 
     @contextmanager
     def pace_of(self, peer: str) -> Iterator[Pace]:
         """Yields a connection's pace for one payload; an error in the `with` shortens it."""
-        pace = self._known.setdefault(peer, Pace())
-        self._known.move_to_end(peer)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        pace = self._of(peer)
         try:
             yield pace
         except BaseException:
@@ -277,56 +276,42 @@ class Lanes:
 class Stalls:
     """Cancels payloads of which nothing has moved for so many seconds.
 
-    One thread watches all payloads, and sleeps until the oldest may stall, so that a payload costs
-    no thread.
+    One thread looks at all payloads now and then, so that a payload costs no thread.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self.clock = seconds, clock
         self._watched: set[Progress] = set()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._rests = self._closed = False
 
     def watch(self, progress: Progress) -> None:
         """Watches a payload until `forget`; RuntimeError if no thread can start."""
-        with self._changed:
-            if not (self._closed or (self._thread is not None and self._thread.is_alive())):
+        with self._lock:
+            if not (self._closed.is_set() or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
                 self._thread.start()
             self._watched.add(progress)
-            if self._rests:
-                self._changed.notify()
 
     def forget(self, progress: Progress) -> None:
-        with self._changed:
+        with self._lock:
             self._watched.discard(progress)
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed.set()
 
-    def find_stalled(self) -> tuple[list[Progress], float | None]:
-        """Returns the stalled payloads, and the seconds until another may stall, or None."""
-        with self._changed:
+    def take_stalled(self) -> list[Progress]:
+        with self._lock:
             now = self.clock()
             late = [each for each in self._watched if each.last + self.seconds <= now]
             self._watched.difference_update(late)
-            first = min((each.last for each in self._watched), default=None)
-            return late, None if first is None else first + self.seconds - now
+            return late
 
     def _run(self) -> None:
-        while not self._closed:
-            late, seconds = self.find_stalled()
-            for each in late:
+        while not self._closed.wait(self.seconds / LOOKS):
+            for each in self.take_stalled():
                 each.stall()
-            with self._changed:
-                if self._closed or (seconds is None and self._watched):
-                    continue  # a payload came meanwhile
-                self._rests = seconds is None
-                self._changed.wait(seconds)
-                self._rests = False
 
 
 class Progress:

@@ -98,13 +98,12 @@ def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
         progress.note_movement()
         assert progress.longest == 900.0
         for now[0] in (1000.0, 1899.0):
-            assert watch.find_stalled() == ([], 1900.0 - now[0])
+            assert watch.take_stalled() == []
         now[0] = 1900.0
-        late, _ = watch.find_stalled()
-        assert late == [progress]
+        assert watch.take_stalled() == [progress]
         progress.stall()
     assert (progress.over, stalls) == (True, [1900.0])
-    assert watch.find_stalled() == ([], None)
+    assert watch.take_stalled() == []
 
 
 def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
