@@ -303,7 +303,7 @@ class GrpcTransport:
         """Servers that have answered; an impostor at their address is expected to go away."""
         self._taking: set[str] = set()
         """Servers that took the last block, and so have no part of the next one yet."""
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
@@ -378,7 +378,6 @@ class GrpcTransport:
             pending = tuple(self._pending)
             channels = [*(made for _, made in self._channels.values()), *self._retired]
             self._channels = {}
-            pool, self._threads = self._threads, None
         for watch in watches:
             watch.cancel()
         for future in pending:
@@ -388,8 +387,7 @@ class GrpcTransport:
         for channel in channels:
             channel.close()
         self._liveness.close()
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
         self._tells.close()
         for watch in watches:
             watch.join()
@@ -439,8 +437,6 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 raise closed_error()
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._threads.submit(run)
 
     def _tell(self, to: str, data: bytes) -> Any:

@@ -385,7 +385,8 @@ class ShardServer(Server):
     def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         if not isinstance(message, AskBlock):
             return answer
-        return self._uploads_of(party, message.header).add_progress(party, message, answer)
+        header = message.header
+        return self._uploads_of(party, header).add_progress(party, header, answer)
 
     def _uploads_of(self, party: str, header: BlockHeader) -> Uploads:
         return self._intake if header.author == party else self._passed_on
