@@ -126,9 +126,8 @@ class Places:
     async def take(self, party: str, peer: str) -> AsyncIterator[Place]:
         """Waits for a place and holds it; `party` must be authenticated, to bound the names.
 
-        Raises:
-            Busy: the call gave way to another connection of the party, or its turn ended while
-                others waited. The sender continues its payload later.
+        Busy if the call gave way to another connection of the party, or its turn ended while others
+        waited. The sender continues its payload later.
         """
         good, loop = False, asyncio.get_running_loop()
         limit = asyncio.timeout(None)

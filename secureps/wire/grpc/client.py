@@ -116,8 +116,7 @@ class Liveness:
     def stalled(self) -> str:
         """Returns a text if the last call has not ended, else begins the next one and returns "".
 
-        Raises:
-            RuntimeError, MemoryError: there is no thread or memory for a call.
+        Raises RuntimeError or MemoryError if there is no thread or memory for a call.
         """
         if self._call is not None and not self._call.done():
             seconds = self._clock() - self._begun
@@ -264,9 +263,6 @@ class GrpcTransport:
             call fails with Unreachable.
         beats: whether to send heartbeats to a watched coordinator with several addresses, and to
             watch its next address if one is not answered.
-
-    Raises:
-        Malformed: `party` is not a valid name.
     """
 
     def __init__(
@@ -361,11 +357,7 @@ class GrpcTransport:
         self._run = run
 
     def stalled(self) -> str:
-        """Says which call is open long after its deadline, else "".
-
-        Raises:
-            RuntimeError, MemoryError: as `Liveness.stalled`.
-        """
+        """Says which call is long past its deadline, else "". Raises as `Liveness.stalled`."""
         to, seconds = self._tells.longest()
         if seconds > self._timeout + OVERDUE:
             return f"a call to {self._name_server(to)} has not ended for {seconds:.0f} s"
