@@ -490,12 +490,11 @@ class _Batch:
 
 @dataclass(eq=False)
 class _Party:
-    """The open requests and the stream of a party; `going` while a thread performs its batches."""
+    """The open requests, the stream and the unfinished batches of a party."""
 
     asked: list[_Asked] = field(default_factory=list)
     stream: _Stream | None = None
     batches: deque[_Batch] = field(default_factory=deque)
-    going: bool = False
 
 
 class Relay:
@@ -527,29 +526,22 @@ class Relay:
 
     def _perform_next(self, party: str) -> None:
         """Performs a party's entries up to a receipt whose blocks are not stored yet."""
-        with self._lock:
-            known = self._parties[party]
-            if known.going:
-                return
-            known.going = True
-        while True:
-            with self._lock:
-                while known.batches and not known.batches[0].rest:
-                    known.batches.popleft()
-                batch = known.batches[0] if known.batches else None
-                under_way = None if batch is None else batch.waits_for()
-                if batch is None or under_way is not None:
-                    known.going = False
-                    break
-                entry, message = batch.rest.popleft()
-            self._perform(party, batch, entry, message)
 
         def stored(block: Future[Any]) -> None:
             self._perform_next(party)
             self._heard(party)
 
-        if under_way is not None:
-            under_way.add_done_callback(stored)
+        with self._lock:
+            batches = self._parties[party].batches
+            while batches:
+                batch = batches[0]
+                if not batch.rest:
+                    batches.popleft()
+                elif (under_way := batch.waits_for()) is not None:
+                    under_way.add_done_callback(stored)
+                    return
+                else:
+                    self._perform(party, batch, *batch.rest.popleft())
 
     def _perform(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         match entry.kind:
@@ -565,8 +557,7 @@ class Relay:
     def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         to = entry.name.decode("ascii", errors="replace")
         asked = _Asked(to, request_digest(to, entry.envelope), entry.kind is Kind.TELL)
-        with self._lock:
-            self._parties[party].asked.append(asked)
+        self._parties[party].asked.append(asked)
         if isinstance(message, PutBlock):
             batch.blocks[message.header.id].append(asked)
         if entry.kind is Kind.FIRST:
@@ -604,8 +595,7 @@ class Relay:
         """Opens a stream once the party's first request is answered, so that it has joined."""
         stream = _Stream(request_digest(COORDINATOR, entry.envelope))
         self._unwatch(party)
-        with self._lock:
-            self._parties[party].stream = stream
+        self._parties[party].stream = stream
         if isinstance(message, SecurepsError):
             self._order(party, stream, message)
             return
@@ -635,8 +625,7 @@ class Relay:
         self._heard(party)
 
     def _unwatch(self, party: str) -> None:
-        with self._lock:
-            stream, self._parties[party].stream = self._parties[party].stream, None
+        stream, self._parties[party].stream = self._parties[party].stream, None
         if stream is not None and stream.cancel is not None:
             stream.cancel()
 
@@ -647,7 +636,7 @@ class Relay:
         with self._lock:
             known = self._parties[party]
             told = all(each.quiet or each.future.done() for each in known.asked)
-            return told and not known.going and not known.batches
+            return told and not known.batches
 
     def orders(self, party: str) -> tuple[Any, ...]:
         with self._lock:
