@@ -287,12 +287,11 @@ class WaveTransport(Transport):
     """A party's connection to the servers in waves; its batches name the run.
 
     Answers and orders come by `take`. An answer may come before its request: it is kept until then.
-    A process that lives for `one_wave` assumes foreseeable answers.
+    A process that lives for `one_wave` assumes foreseeable answers. One thread uses it.
     """
 
     def __init__(self, one_wave: bool = False) -> None:
         self._one_wave = one_wave
-        self._lock = threading.Lock()
         self._out: list[Entry] = []
         self._pending: defaultdict[bytes, deque[Future[Any]]] = defaultdict(deque)
         self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
@@ -316,62 +315,53 @@ class WaveTransport(Transport):
         except SecurepsError as error:
             return error
         name = request_digest(to, envelope)
-        with self._lock:
-            if self._closed:
-                return closed_error()
-            if name in self._known:
-                answer = self._known[name].popleft()
-                if not self._known[name]:
-                    del self._known[name]
-                return answer
-            payload = message.payload if isinstance(message, PutBlock) else b""
-            tells = self._one_wave and not isinstance(message, REPEATED)
-            kind = Kind.TELL if tells else Kind.CALL
-            self._out.append(Entry(kind, to.encode(), envelope, payload))
-            if self._one_wave and (answer := foresee_answer(message)) is not None:
-                return answer
-            self._pending[name].append(future)
-            return None
+        if self._closed:
+            return closed_error()
+        if known := self._known[name]:
+            return known.popleft()
+        payload = message.payload if isinstance(message, PutBlock) else b""
+        tells = self._one_wave and not isinstance(message, REPEATED)
+        kind = Kind.TELL if tells else Kind.CALL
+        self._out.append(Entry(kind, to.encode(), envelope, payload))
+        if self._one_wave and (answer := foresee_answer(message)) is not None:
+            return answer
+        self._pending[name].append(future)
+        return None
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         envelope = encode(message)
         watch = _Watch(request_digest(COORDINATOR, envelope), deliver, lost)
-        with self._lock:
-            if self._closed:
-                return lambda: None
-            self._watch, ahead, self._ahead = watch, self._ahead, {}
-            if watch.about not in ahead:
-                self._out.append(Entry(Kind.WATCH, envelope=envelope))
+        if self._closed:
+            return lambda: None
+        self._watch, ahead, self._ahead = watch, self._ahead, {}
+        if watch.about not in ahead:
+            self._out.append(Entry(Kind.WATCH, envelope=envelope))
         for order in ahead.get(watch.about, ()):
             self._deliver(watch, order)
         return lambda: self._cancel(watch)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            pending = [future for futures in self._pending.values() for future in futures]
-            self._pending.clear()
-            watch = self._watch
+        self._closed = True
+        pending = [future for futures in self._pending.values() for future in futures]
+        self._pending.clear()
         for future in pending:
             settle(future, closed_error())
-        if watch is not None:
-            self._cancel(watch)
+        if self._watch is not None:
+            self._cancel(self._watch)
 
     def _cancel(self, watch: _Watch) -> None:
-        with self._lock:
-            if self._watch is watch:
-                self._watch = None
-                self._out.append(Entry(Kind.UNWATCH))
+        if self._watch is watch:
+            self._watch = None
+            self._out.append(Entry(Kind.UNWATCH))
 
     # --- waves --------------------------------------------------------------------
 
     def take_sent(self) -> tuple[Entry, ...]:
         """Returns the entries that the party has sent since the last call."""
-        with self._lock:
-            said, self._out = tuple(self._out), []
-            return said
+        said, self._out = tuple(self._out), []
+        return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
         """Takes a server's entries; Malformed or Oversized if they are none."""
@@ -391,26 +381,19 @@ class WaveTransport(Transport):
                     raise Malformed(f"a server's batch may not contain {entry.kind.name}")
 
     def _accept_answer(self, name: bytes, answer: Any) -> None:
-        with self._lock:
-            waiting = self._pending.get(name)
-            future = waiting.popleft() if waiting else None
-            if waiting is not None and not waiting:
-                del self._pending[name]
-            if future is None and not self._closed:
-                self._known[name].append(answer)
-        if future is not None:
-            settle(future, answer)
+        if waiting := self._pending[name]:
+            settle(waiting.popleft(), answer)
+        elif not self._closed:
+            self._known[name].append(answer)
 
     def _begin(self, stream: bytes) -> None:
-        with self._lock:
-            if self._watch is None and not self._closed:
-                self._ahead = {stream: []}
+        if self._watch is None and not self._closed:
+            self._ahead = {stream: []}
 
     def _accept_order(self, stream: bytes, order: Any) -> None:
-        with self._lock:
-            watch = self._watch
-            if watch is None and stream in self._ahead:
-                self._ahead[stream].append(order)
+        watch = self._watch
+        if watch is None and stream in self._ahead:
+            self._ahead[stream].append(order)
         if watch is not None and watch.about == stream:
             self._deliver(watch, order)
 
