@@ -546,7 +546,7 @@ class GrpcTransport:
     def _watch_progress(self, call: Any, to: str) -> Iterator[Progress]:
         """Cancels a payload's call when nothing moves, and at the end of the `with`."""
         try:
-            with Progress(self._stalls, call.cancel, self._lanes.note_wait) as progress:
+            with self._stalls.watch(call.cancel, self._lanes.note_wait) as progress:
                 try:
                     yield progress
                 except (grpc.RpcError, grpc.FutureCancelledError):

@@ -280,36 +280,41 @@ class Stalls:
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seconds, self.clock = seconds, clock
+        self._seconds, self._clock = seconds, clock
         self._watched: set[Progress] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, progress: Progress) -> None:
-        """Watches a payload until `forget`; RuntimeError if no thread can start."""
+    @contextmanager
+    def watch(
+        self, stalled: Callable[[], object], saw: Callable[[float], None]
+    ) -> Iterator[Progress]:
+        """Watches a payload inside the `with`; RuntimeError if no thread can start."""
+        progress = Progress(self._clock, stalled, saw)
         with self._lock:
             if not (self._closed.is_set() or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
                 self._thread.start()
             self._watched.add(progress)
-
-    def forget(self, progress: Progress) -> None:
-        with self._lock:
-            self._watched.discard(progress)
+        try:
+            yield progress
+        finally:
+            with self._lock:
+                self._watched.discard(progress)
 
     def close(self) -> None:
         self._closed.set()
 
     def take_stalled(self) -> list[Progress]:
         with self._lock:
-            now = self.clock()
-            late = [each for each in self._watched if each.last + self.seconds <= now]
+            now = self._clock()
+            late = [each for each in self._watched if each.last + self._seconds <= now]
             self._watched.difference_update(late)
             return late
 
     def _run(self) -> None:
-        while not self._closed.wait(self.seconds / LOOKS):
+        while not self._closed.wait(self._seconds / LOOKS):
             for each in self.take_stalled():
                 each.stall()
 
@@ -318,24 +323,18 @@ class Progress:
     """Watches one payload: calls `stalled` if nothing moves, and `saw` with each step's seconds."""
 
     def __init__(
-        self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
+        self,
+        clock: Callable[[], float],
+        stalled: Callable[[], object],
+        saw: Callable[[float], None],
     ) -> None:
         self.over = False
         self.longest = 0.0
-        self.last = stalls.clock()
-        self._stalls = stalls
-        self._stalled = stalled
-        self._saw = saw
-
-    def __enter__(self) -> Progress:
-        self._stalls.watch(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stalls.forget(self)
+        self.last = clock()
+        self._clock, self._stalled, self._saw = clock, stalled, saw
 
     def note_movement(self) -> None:
-        now = self._stalls.clock()
+        now = self._clock()
         seconds, self.last = now - self.last, now
         self.longest = max(self.longest, seconds)
         self._saw(seconds)
