@@ -7,6 +7,7 @@ from typing import Any
 
 from secureps.errors import Unsigned
 from secureps.messages.run import COORDINATOR
+from secureps.service.loop import VirtualLoop
 from secureps.wire.transport import Endpoint, InProcessNetwork
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
@@ -46,7 +47,7 @@ class Pumped:
 
     def __init__(self) -> None:
         self.network = network_at_once()
-        self.relay = Relay(self.network)
+        self.relay = Relay(self.network, VirtualLoop(), lambda party: None)
         self.parties: list[tuple[str, WaveTransport]] = []
         self.waves = 0
 

@@ -483,14 +483,11 @@ class _Party:
 class Relay:
     """Performs the batches of parties on the servers' network; thread-safe.
 
-    With a `clock` it repeats requests. `heard` is called with each party that has news.
+    `heard` is called with each party that has news.
     """
 
     def __init__(
-        self,
-        network: InProcessNetwork,
-        clock: Clock | None = None,
-        heard: Callable[[str], None] = lambda party: None,
+        self, network: InProcessNetwork, clock: Clock, heard: Callable[[str], None]
     ) -> None:
         self._network, self._clock, self._heard = network, clock, heard
         self._lock = threading.RLock()
@@ -554,7 +551,7 @@ class Relay:
         def answered(done: Future[Any]) -> None:
             result = result_of(done)
             waits = isinstance(result, PeerError) and result.retry_after is not None
-            if waits and patient and self._clock is not None:
+            if waits and patient:
                 again = functools.partial(self._ask, party, asked, message, True)
                 self._clock.call_later(min(AGAIN, result.retry_after), again)
             else:

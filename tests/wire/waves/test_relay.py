@@ -46,7 +46,7 @@ def world() -> tuple[Relay, EchoServer, Shard]:
     network, coordinator, shard = network_at_once(), EchoServer(), Shard()
     network.attach("coordinator", coordinator)
     network.attach("shard-0", shard)
-    return Relay(network), coordinator, shard
+    return Relay(network, VirtualLoop(), lambda party: None), coordinator, shard
 
 
 def kinds(server: EchoServer) -> list[str]:
@@ -159,7 +159,7 @@ def test_a_later_stream_takes_the_place_of_the_earlier() -> None:
 def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
     clock = VirtualLoop()
     network, server = network_at_once(), Slow()
-    relay = Relay(network, clock)
+    relay = Relay(network, clock, lambda party: None)
     network.attach("coordinator", server)
     relay.perform_batch("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
     assert not relay.is_answered("a")
@@ -196,7 +196,7 @@ def test_a_party_says_nothing_that_a_server_says() -> None:
 
 def test_news_is_told() -> None:
     heard: list[str] = []
-    relay = Relay(network_at_once(), heard=heard.append)
+    relay = Relay(network_at_once(), VirtualLoop(), heard.append)
     relay.perform_batch("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
     assert heard == ["a"]
     (told,), _ = relay.take_news("a")
@@ -239,7 +239,7 @@ def test_nobody_waits_until_blocks_of_another_are_stored(lost: bool) -> None:
 
 def test_news_is_told_when_a_batch_goes_on() -> None:
     heard: list[str] = []
-    relay = Relay(network := network_at_once(), heard=heard.append)
+    relay = Relay(network := network_at_once(), VirtualLoop(), heard.append)
     network.attach("coordinator", EchoServer())
     network.attach("shard-1", slow := SlowShard())
     one = block(0, b"one")
