@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -644,24 +644,11 @@ def decode_refusal(refusal: Refusal) -> SecurepsError:
 Option = tuple[str, Any]
 
 
-class Link(Protocol):
-    """The connections of one party, at both ends."""
-
-    def identity(self) -> object:
-        """Returns the credentials of new connections: another object after a change."""
-
-    def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """Makes a channel to a party at HOST:PORT, which connects by itself."""
-
-    def bind(self, server: Any, listen: str) -> int:
-        """Makes a server listen; returns its port, or 0 on failure."""
-
-    def check(self, party: str, context: Any) -> None:
-        """Raises Unsigned unless the caller's connection is this party's."""
-
-
 class Plaintext:
-    """Connections without TLS; all methods raise ConfigError for an address not on loopback."""
+    """Connections without TLS; all methods raise ConfigError for an address not on loopback.
+
+    The methods do what those of `Tls` do.
+    """
 
     def identity(self) -> object:
         return None
@@ -689,17 +676,18 @@ class Tls:
         self._credentials = credentials
 
     def identity(self) -> object:
+        """Returns the credentials of new connections: another object after a change."""
         return self._credentials()
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """Makes a channel on which `to` must show its certificate, at any address."""
+        """Makes a channel to HOST:PORT that connects by itself; `to` must show its certificate."""
         own = self._credentials()
         shown = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
         name = ("grpc.ssl_target_name_override", tls_name(to))
         return grpc.secure_channel(address, shown, (*options, name))
 
     def bind(self, server: Any, listen: str) -> int:
-        """Listens; new connections use the newest credentials."""
+        """Listens; returns its port, or 0. New connections use the newest credentials."""
         used = self._credentials()
 
         def fetch() -> Any:
@@ -715,6 +703,7 @@ class Tls:
         return port
 
     def check(self, party: str, context: Any) -> None:
+        """Raises Unsigned unless the caller's connection is this party's."""
         known = context.auth_context()
         version = _read_single(known, "ssl_tls_version")
         if version != "TLSv1.3":
@@ -722,6 +711,10 @@ class Tls:
         name = _read_single(known, "x509_common_name")
         if name != party:
             raise Unsigned(f"the connection is {name[:80]}'s, and the request {party}'s")
+
+
+Link = Plaintext | Tls
+"""The connections of one party, at both ends."""
 
 
 def _configuration(own: Credentials) -> Any:
