@@ -184,17 +184,10 @@ def play_wave(
 ) -> tuple[bytes, str]:
     """Delivers one batch of the servers' messages to a party whose process lives for a wave.
 
-    Args:
-        payloads: of answers, by digest.
-
-    Returns:
-        The party's own batch, and a text for its server if the party leaves the run, else "".
-
-    Raises:
-        WrongRun: the state folder belongs to another run than the batch.
-        SecurepsError: the batch is not signed by this run's server, or another error of the party.
+    `payloads` are those of answers, by digest. Returns the party's own batch, and a text for its
+    server if the party leaves the run, else "". Raises WrongRun if the state folder belongs to
+    another run, and other SecurepsErrors of the batch or of the party.
     """
-
     secure_folder(party.state)
     batch = open_batch(data, MOST_BYTES, partial(_verify, party.roster))
     if batch.sender != COORDINATOR or batch.to not in ("", party.name):

@@ -268,15 +268,12 @@ def run_process(
     serve: Serve | None = None,
     listen: str = "",
 ) -> Halt:
-    """Runs one party until it halts (the result says why) or a signal stops it.
+    """Runs one party until it halts (the result says why), a signal stops it, or an error ends it.
 
     Args:
         addresses: of the servers that the party knows from the start, by name.
         serve: makes the party's server, if it is one. The server binds `listen` (HOST:PORT, from
             `choose_address`), and the process writes it to `STATE/address` once it answers.
-
-    Raises:
-        SecurepsError: the machine's error, or another error that ended the party.
     """
     secure_folder(party.state)
     if serve is not None:

@@ -69,6 +69,11 @@ from secureps.service.environment import Meter
 VERSION = "version"
 """The name of a trace's first span."""
 
+_Step = tuple[str, int]
+"""A step, and the number of its cohort."""
+
+WHOLE: _Step = (VERSION, -1)
+
 SECOND = 10**9
 
 LAST_SECONDS = 1.0
@@ -291,11 +296,9 @@ class Tracing(Meter):
             self._add_step("prepare", group, times.opened, times.prepared or now)
             self._add_step("commit", group, times.prepared or now, now)
             self._add_step("publish", group, now, now)
-        trace = trace_of(self._run, group, version)
         others = {} if cohort is None else {each.version + 1 for each in cohort.members}
-        links = [trace_of(self._run, group, each) for each in sorted({*others} - {version})]
-        facts, own = self._facts(group, version), span_of(trace, VERSION)
-        self._export(VERSION, trace, 0, times.since, now, facts, own, links)
+        links = sorted({*others} - {version})
+        self._add(VERSION, group, version, times.since, now, within=None, own=WHOLE, links=links)
         self._times[group] = _Times(now)
 
     # --- spans --------------------------------------------------------------------
@@ -304,16 +307,14 @@ class Tracing(Meter):
         """Adds a step of a group's cohort; times that are 0 were before this process began."""
         if (cohort := self._cohorts.get(group)) is None:
             return
-        trace = trace_of(self._run, group, cohort.version)
-        facts = self._facts(group, cohort.version)
-        facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
-        own, whole = span_of(trace, step, cohort.number), span_of(trace, VERSION)
-        begin = begin or self._born
-        self._export(step, trace, whole, begin, max(begin, end), facts, own, failed=failed)
+        facts = {"cohort": cohort.number, "clients": len(cohort.members)}
+        begin, own = begin or self._born, (step, cohort.number)
+        end = max(begin, end)
+        self._add(step, group, cohort.version, begin, end, facts, own=own, failed=failed)
 
     def _add_for_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
-        more = {"cohort": cohort.number}
-        self._add(name, cohort.group, cohort.version, begin, end, more, step, cohort.number)
+        facts, within = {"cohort": cohort.number}, (step, cohort.number)
+        self._add(name, cohort.group, cohort.version, begin, end, facts, within)
 
     def _add(
         self,
@@ -322,47 +323,32 @@ class Tracing(Meter):
         version: int,
         begin: int,
         end: int,
-        more: Mapping[str, int] | None = None,
-        step: str = VERSION,
-        cohort: int = -1,
-    ) -> None:
-        """Adds a span below a cohort's step, or below the whole version."""
-        trace = trace_of(self._run, group, version)
-        facts = self._facts(group, version) | dict(more or {})
-        self._export(name, trace, span_of(trace, step, cohort), begin, end, facts)
-
-    def _facts(self, group: str, version: int) -> dict[str, str | int]:
-        return {"run": self._run.hex()[:16], "group": group, "version": version}
-
-    def _export(
-        self,
-        name: str,
-        trace: int,
-        parent: int,
-        begin: int,
-        end: int,
-        facts: Mapping[str, str | int],
-        id: int = 0,
+        facts: Mapping[str, int] | None = None,
+        within: _Step | None = WHOLE,
+        own: _Step | None = None,
         links: Sequence[int] = (),
         failed: str = "",
     ) -> None:
-        """Sends a span; thread-safe, returns at once.
+        """Sends a span of a version; thread-safe, returns at once.
 
         Args:
-            parent: the enclosing span; 0: none.
-            id: 0: a random one.
-            links: traces of earlier versions whose updates went into this version.
+            within: the enclosing step, if any.
+            own: the step that this span is; other spans have random ids.
+            links: earlier versions whose updates went into this version.
             failed: one word about the failure, if the work failed.
         """
-        within = Context()
-        if parent:
-            within = set_span_in_context(NonRecordingSpan(self._context(trace, parent)), within)
-        linked = [Link(self._context(each, span_of(each, VERSION))) for each in links]
-        named = {f"secureps.{fact}": value for fact, value in facts.items()}
-        self._ids.choose(trace, id)
+        trace, context = trace_of(self._run, group, version), Context()
+        if within is not None:
+            parent = NonRecordingSpan(self._context(trace, within))
+            context = set_span_in_context(parent, context)
+        earlier = (trace_of(self._run, group, each) for each in links)
+        linked = [Link(self._context(each, WHOLE)) for each in earlier]
+        told = {"run": self._run.hex()[:16], "group": group, "version": version, **(facts or {})}
+        named = {f"secureps.{fact}": value for fact, value in told.items()}
+        self._ids.choose(trace, 0 if own is None else span_of(trace, *own))
         try:
             made = self._tracer.start_span(
-                name, within, attributes=named, links=linked, start_time=begin
+                name, context, attributes=named, links=linked, start_time=begin
             )
         finally:
             self._ids.choose(0, 0)
@@ -370,10 +356,11 @@ class Tracing(Meter):
             made.set_status(Status(StatusCode.ERROR, failed))
         made.end(end)
 
-    def _context(self, trace: int, span: int) -> SpanContext:
-        """Makes a span's ids; the sampler decides by the trace, alike at every party."""
+    def _context(self, trace: int, step: _Step) -> SpanContext:
+        """Makes a step's ids; the sampler decides by the trace, alike at every party."""
         taken = self._provider.sampler.should_sample(None, trace, VERSION).decision.is_sampled()
-        return SpanContext(trace, span, True, TraceFlags(TraceFlags.SAMPLED if taken else 0))
+        flags = TraceFlags(TraceFlags.SAMPLED if taken else 0)
+        return SpanContext(trace, span_of(trace, *step), True, flags)
 
 
 def _exporter(name: str) -> SpanExporter:

@@ -72,10 +72,12 @@ class Transport(Protocol):
         """
 
     def locate(self, party: str, address: str) -> None:
-        """Sets a server's address."""
+        """Sets a server's address; by default the transport finds the servers itself."""
+        return
 
     def bind_run(self, run: bytes) -> None:
-        """Binds the party's later requests to a run, by its id."""
+        """Binds the party's later requests to a run, by its id; by default nothing needs it."""
+        return
 
     def close(self) -> None:
         """Ends all watches; open calls fail with Unreachable."""
@@ -104,19 +106,17 @@ class InProcessNetwork:
         self._endpoints: dict[str, Endpoint] = {}
         self._links: dict[_Call | _Stream, None] = {}
         self._own: dict[str, dict[_Call | _Stream, None]] = {}
-        self._served: set[str] = set()
 
     def attach(self, party: str, endpoint: Endpoint) -> None:
         self._endpoints[party] = endpoint
-        self._served.add(party)
 
     def detach(self, party: str) -> None:
         """Acts as if a party's process died: its calls fail, and its streams end."""
-        self._endpoints.pop(party, None)
+        served = self._endpoints.pop(party, None) is not None
         error = Unreachable(f"{party} is gone")
         with self._lock:
             own, others = tuple(self._own.get(party, ())), list[_Call | _Stream]()
-            if party in self._served:  # no party calls a client
+            if served:  # no party calls a client
                 others = [link for link in self._links if link.to == party]
         self._end(own, error, quiet=True)
         self._end(others, error, quiet=False)
@@ -217,7 +217,7 @@ class InProcessNetwork:
             self._clock.call_later(0.0, functools.partial(link.finish, error))
 
 
-class _InProcessTransport:
+class _InProcessTransport(Transport):
     __slots__ = ("_closed", "_network", "_party", "_places")
 
     def __init__(self, network: InProcessNetwork, party: str, places: tuple[str, ...]) -> None:
@@ -255,12 +255,6 @@ class _InProcessTransport:
         stream = _Stream(self, self._party, deliver, ended, place)
         self._network._watch(stream, message)
         return lambda: self._network._end((stream,), closed_error(), quiet=True)
-
-    def locate(self, party: str, address: str) -> None:
-        """Does nothing, because the network knows all parties."""
-
-    def bind_run(self, run: bytes) -> None:
-        """Does nothing, because no party can pose as another one here."""
 
     def close(self) -> None:
         self._closed, network = True, self._network

@@ -133,7 +133,7 @@ def test_check_predicts_what_is_in_memory_and_in_files(
     resident, files = [], []
     for shard in assume_service(plan).shards:
         states = play.parties[shard].worker._states  # type: ignore[attr-defined]
-        held = [made.nbytes for known in states._held.values() for made in known.values()]
+        held = [made.nbytes for made in states._kept.values() if not made.mapped]
         known = {each.name: states._state.group(each.name).states for each in groups}
         newest = [states.values(at, max(its)).nbytes for at, its in known.items() if its]
         most = max(newest) if memory is None else states.tiers._room_in_memory()

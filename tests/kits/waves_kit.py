@@ -1,12 +1,14 @@
 """Parties and servers that speak in waves, pumped by hand: a world of the transports' contract."""
 
 import queue
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from secureps.errors import Unsigned
 from secureps.messages.run import COORDINATOR
-from secureps.wire.transport import Endpoint
+from secureps.service.loop import VirtualLoop
+from secureps.wire.transport import Endpoint, InProcessNetwork
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
     MOST_BYTES,
@@ -26,19 +28,34 @@ def verify(party: str, data: bytes, signature: bytes) -> None:
         raise Unsigned(f"not signed by {party}")
 
 
+class _AtOnce:
+    """A clock at which every wait is over at once."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        action()
+
+
+def network_at_once() -> InProcessNetwork:
+    return InProcessNetwork(_AtOnce())
+
+
 class Pumped:
     """All travels as bytes, both ways, whenever somebody waits for something."""
 
     def __init__(self) -> None:
-        self.relay = Relay()
+        self.network = network_at_once()
+        self.relay = Relay(self.network, VirtualLoop(), lambda party: None)
         self.parties: list[tuple[str, WaveTransport]] = []
         self.waves = 0
 
     def serve(self, party: str, endpoint: Endpoint) -> None:
-        self.relay.attach(party, endpoint)
+        self.network.attach(party, endpoint)
 
     def stop(self, party: str) -> None:
-        self.relay.detach(party)
+        self.network.detach(party)
 
     def transport(self, party: str) -> WaveTransport:
         known = dict(self.parties)

@@ -31,7 +31,7 @@ memory = pytest.importorskip(
 
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
 
-from secureps.service.tracing import SECOND, VERSION, Tracing, span_of, trace_of  # noqa: E402
+from secureps.service.tracing import SECOND, VERSION, WHOLE, Tracing, span_of, trace_of  # noqa: E402
 
 STEPS = ["close", "hold", "open", "prepare", "commit", "publish"]
 
@@ -261,11 +261,11 @@ def test_a_sampler_takes_the_same_traces_at_every_party(monkeypatch: pytest.Monk
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     taken = []
-    for role, parent in (("coordinator", 0), ("shard", 9)):
+    for role, within in (("coordinator", None), ("shard", WHOLE)):
         kept = Kept()
         tracing = kept.trace(role, lambda: 1)
         for version in range(200):
-            tracing._export("s", trace_of(b"r", "g", version), parent, 1, 2, {})
+            tracing._add("s", "g", version, 1, 2, within=within)
         taken.append({span.trace for span in kept.spans})
     assert taken[0] == taken[1]
     assert 60 < len(taken[0]) < 140

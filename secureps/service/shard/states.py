@@ -164,8 +164,8 @@ Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 """Computes a version from a task and the version before (None for version 0)."""
 
 
-_Blocks = tuple[str, int]
-"""A group, and the epoch of the placement that gave the shard its blocks."""
+_Place = tuple[str, int, int]
+"""A group, the epoch of the placement that gave the shard its blocks, and a version."""
 
 MAPS = 64
 """The most files that stay mapped after their digest was checked; each takes a handle."""
@@ -186,20 +186,19 @@ class States:
         self._folders = folders
         self._make = make
         self.tiers = Tiers(state, folders.states, limit)
-        self._held: dict[_Blocks, dict[int, GroupValues]] = {}
-        self._mapped: dict[Path, tuple[str, GroupValues]] = {}
-        """Mapped versions whose digest was checked, with their group, last used last."""
+        self._kept: dict[_Place, GroupValues] = {}
+        """Versions in memory, and mapped ones whose digest was checked, last used last."""
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
         digest = self._write(group, made)
-        self._hold(group, made)
+        if self.tiers.is_resident(group, made.version):
+            self._keep(group, made)
         return digest
 
     def figures(self, made: GroupValues) -> tuple[Figure, ...]:
-        resident = (each for held in self._held.values() for each in held.values())
-        here = () if made.mapped else (made,)
-        return self.tiers.figures(sum(each.nbytes for each in (*resident, *here)))
+        every = (*self._kept.values(), made)
+        return self.tiers.figures(sum(each.nbytes for each in every if not each.mapped))
 
     def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
         """Reads the differences of a block of a version; only the block's digest covers them.
@@ -208,15 +207,21 @@ class States:
         damaged, and KeyError if it has no differences.
         """
         with self.tiers.count_use():
-            held = self._held.get(self._blocks(group), {}).get(version)
+            held = self._in_memory(group, version)
             if held is not None:
                 return held.codes[block].data
             lie = find_tensors(self._file(group, version), None)
             return b"".join(lie[tensor_name(group, block, "codes")].pieces())
 
-    def _hold(self, group: str, made: GroupValues) -> None:
-        if self.tiers.is_resident(group, made.version):
-            self._held.setdefault(self._blocks(group), {})[made.version] = made
+    def _in_memory(self, group: str, version: int) -> GroupValues | None:
+        found = self._kept.get(self._place(group, version))
+        return None if found is None or found.mapped else found
+
+    def _keep(self, group: str, found: GroupValues) -> None:
+        self._kept[self._place(group, found.version)] = found
+        if found.mapped:
+            for old in [at for at, each in self._kept.items() if each.mapped][:-MAPS]:
+                del self._kept[old]
 
     def values(self, group: str, version: int) -> GroupValues:
         """Reads, maps or recomputes a version; DamagedStore if no copy or source of it is whole.
@@ -230,26 +235,17 @@ class States:
         found = self._loaded(group, version)
         if found is None or not found.optimizer:
             found = self._recover(group, version)
-            self._hold(group, found)
-            if found.mapped:
-                self._stay_mapped(group, found)
+            if found.mapped or self.tiers.is_resident(group, version):
+                self._keep(group, found)
         return found
 
     def _loaded(self, group: str, version: int) -> GroupValues | None:
         """Returns a version in memory or mapped; `_map_only_block` leaves out the optimizer."""
-        if (held := self._held.get(self._blocks(group), {}).get(version)) is not None:
-            return held
-        _, found = self._mapped.get(self._file(group, version), (group, None))
+        place = self._place(group, version)
+        found = self._kept.pop(place, None)
         if found is not None:
-            self._stay_mapped(group, found)
+            self._kept[place] = found
         return found
-
-    def _stay_mapped(self, group: str, found: GroupValues) -> None:
-        path = self._file(group, found.version)
-        self._mapped.pop(path, None)
-        self._mapped[path] = (group, found)
-        while len(self._mapped) > MAPS:
-            del self._mapped[next(iter(self._mapped))]
 
     def published(self, group: str, version: int, block: int) -> memoryview:
         """Reads the bytes of a block that clients pull; raises as `values`, or KeyError."""
@@ -269,7 +265,7 @@ class States:
             path, name = self._file(group, version), tensor_name(group, block)
             values = {block: map_tensor(path, name, digest)}
             found = GroupValues(version, values, {}, mapped=True)
-            self._stay_mapped(group, found)
+            self._keep(group, found)
             return found
         return None
 
@@ -296,8 +292,9 @@ class States:
             what = "what other shards gave of it is damaged"
             raise DamagedStore(f"{text} is lost: {what}") from None
         blocks = tuple(block_digest(values) for values in made.values.values())
-        path = self._folders.state(group, version, task.epoch or self._state.group(group).epoch)
-        self._mapped.pop(path, None)  # the old file is replaced
+        epoch = task.epoch or self._state.group(group).epoch
+        path = self._folders.state(group, version, epoch)
+        self._kept.pop((group, epoch, version), None)  # the old file is replaced
         digest = write_state(path, to_tensors(group, made), {"version": str(version)})
         if order.blocks not in ((), blocks) or order.state not in (b"", digest):
             raise DamagedStore(
@@ -380,7 +377,7 @@ class States:
 
         They are values in memory, or else their places in the version's own state file.
         """
-        made = self._held.get(self._blocks(group), {}).get(version)
+        made = self._in_memory(group, version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
@@ -389,14 +386,13 @@ class States:
 
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
-        self._mapped = {path: each for path, each in self._mapped.items() if each[0] != group}
-        now, placed = self._blocks(group), self._state.pinned.placement.epoch
-        self._held = {at: each for at, each in self._held.items() if at[0] != group or at == now}
-        held = self._held.get(now, {})
-        for old in [v for v in held if v < version - (not self.tiers.bounded)]:
-            del held[old]
+        now, placed = self._state.group(group).epoch, self._state.pinned.placement.epoch
+        oldest = version - (not self.tiers.bounded)
+        for place, each in list(self._kept.items()):
+            if place[0] == group and (each.mapped or place[1] != now or place[2] < oldest):
+                del self._kept[place]
         for path, at, epoch in self._folders.state_files(group):
-            if epoch <= placed and (at < keep or epoch != now[1]):  # a later epoch is to come
+            if epoch <= placed and (at < keep or epoch != now):  # a later epoch is to come
                 path.unlink(missing_ok=True)
 
     # --- when files are damaged ---------------------------------------------------
@@ -495,12 +491,11 @@ class States:
 
     # --- files --------------------------------------------------------------------
 
-    def _blocks(self, group: str) -> _Blocks:
-        return group, self._state.group(group).epoch
+    def _place(self, group: str, version: int) -> _Place:
+        return group, self._state.group(group).epoch, version
 
     def _file(self, group: str, version: int) -> Path:
-        group, epoch = self._blocks(group)
-        return self._folders.state(group, version, epoch)
+        return self._folders.state(group, version, self._state.group(group).epoch)
 
     def _parts(self) -> Iterator[Path]:
         return map(self._part, checkpoint_directories(self._folders.checkpoints))
@@ -512,9 +507,8 @@ class States:
         return self._write_tensors(group, made.version, to_tensors(group, made))
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
-        path = self._file(group, version)
-        self._mapped.pop(path, None)  # the old file is replaced
-        return write_state(path, tensors, {"version": str(version)})
+        self._kept.pop(self._place(group, version), None)  # the old file is replaced
+        return write_state(self._file(group, version), tensors, {"version": str(version)})
 
 
 # --- tiers -------------------------------------------------------------------------

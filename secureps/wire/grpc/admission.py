@@ -44,7 +44,7 @@ from secureps.errors import (
 )
 from secureps.messages.format import FORMAT, describe_peer_format
 from secureps.messages.records import RefusedRequests
-from secureps.messages.requests import AskBlock, PutBlock, Stored
+from secureps.messages.requests import PutBlock, Stored
 from secureps.messages.run import wrong_run
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc.framing import Claim, Link, read_claim
@@ -126,9 +126,8 @@ class Places:
     async def take(self, party: str, peer: str) -> AsyncIterator[Place]:
         """Waits for a place and holds it; `party` must be authenticated, to bound the names.
 
-        Raises:
-            Busy: the call gave way to another connection of the party, or its turn ended while
-                others waited. The sender continues its payload later.
+        Busy if the call gave way to another connection of the party, or its turn ended while others
+        waited. The sender continues its payload later.
         """
         good, loop = False, asyncio.get_running_loop()
         limit = asyncio.timeout(None)
@@ -295,13 +294,8 @@ class Callers:
     def admit(self, method: str, context: Any) -> Iterator[Claim]:
         """Judges a call before its message is read, and counts it while it lasts.
 
-        Raises:
-            Unsigned, UnknownParty, Malformed: the sender is unknown, or the connection belongs to
-                another party.
-            Unreachable: the call is for another server.
-            ConfigError: the party has another format.
-            WrongRun: the party is in another run.
-            Busy: the party has too many open calls.
+        Busy if the party has too many open calls; other errors if the sender is unknown, or the
+        call is for another server, run or format.
         """
         with self._count_refusal(NOBODY):
             claim = self._identify(method, context)
@@ -449,20 +443,17 @@ class Uploads:
     def bytes_held(self) -> int:
         return self._held.total()
 
-    def add_progress(self, sender: str, message: Any, answer: Any) -> Any:
+    def add_progress(self, sender: str, header: BlockHeader, answer: Stored) -> Stored:
         """Adds the number of received bytes to the endpoint's answer to an AskBlock.
 
         The sender continues on another connection, so the old upload gets no more bytes.
         """
-        wanted = isinstance(message, AskBlock) and isinstance(answer, Stored)
-        if not wanted or answer.have is None:
-            return answer
         with self._lock:
-            before = self._uploads.get((sender, message.header))
-            if before is None:
+            before = self._uploads.get((sender, header))
+            if answer.have is None or before is None:
                 return answer
-            upload = Upload(self, sender, message.header, before, before.have)
-            self._uploads[sender, message.header] = upload
+            upload = Upload(self, sender, header, before, before.have)
+            self._uploads[sender, header] = upload
             return dataclasses.replace(answer, have=upload.have)
 
     def begin(self, sender: str, message: PutBlock, length: int) -> Upload | Stored:
@@ -470,10 +461,7 @@ class Uploads:
 
         Returns an Upload for the bytes, or a Stored with the offset at which the sender must
         continue. An older upload of the block ends, because its sender has come back on another
-        connection.
-
-        Raises:
-            Oversized, Malformed: the sender's fault.
+        connection. Raises Oversized or Malformed, the sender's fault.
         """
         header, offset = message.header, message.offset
         if length > self._longest or header.length > self._longest:
@@ -601,11 +589,8 @@ class Upload:
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes.
 
-        Raises:
-            Malformed: the piece is empty.
-            Oversized: the piece exceeds the block.
-            Busy: the turn has ended, and there is no room.
-            Unreachable: a newer upload has replaced this one, or its memory was taken.
+        Busy if the turn has ended and there is no room; Unreachable if a newer upload has replaced
+        this one, or its memory was taken.
         """
         with self._intake._lock:
             self._demand_current()
@@ -625,12 +610,7 @@ class Upload:
                 raise
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
-        """Gives the whole block to the endpoint; returns its answer.
-
-        Raises:
-            Malformed: bytes are missing.
-            Unreachable: a newer upload has replaced this one.
-        """
+        """Gives the block to the endpoint; returns its answer. Malformed if bytes are missing."""
         length = self.header.length
         with self._intake._lock:
             self._demand_current()

@@ -116,8 +116,7 @@ class Liveness:
     def stalled(self) -> str:
         """Returns a text if the last call has not ended, else begins the next one and returns "".
 
-        Raises:
-            RuntimeError, MemoryError: there is no thread or memory for a call.
+        Raises RuntimeError or MemoryError if there is no thread or memory for a call.
         """
         if self._call is not None and not self._call.done():
             seconds = self._clock() - self._begun
@@ -264,9 +263,6 @@ class GrpcTransport:
             call fails with Unreachable.
         beats: whether to send heartbeats to a watched coordinator with several addresses, and to
             watch its next address if one is not answered.
-
-    Raises:
-        Malformed: `party` is not a valid name.
     """
 
     def __init__(
@@ -303,7 +299,7 @@ class GrpcTransport:
         """Servers that have answered; an impostor at their address is expected to go away."""
         self._taking: set[str] = set()
         """Servers that took the last block, and so have no part of the next one yet."""
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
@@ -361,11 +357,7 @@ class GrpcTransport:
         self._run = run
 
     def stalled(self) -> str:
-        """Says which call is open long after its deadline, else "".
-
-        Raises:
-            RuntimeError, MemoryError: as `Liveness.stalled`.
-        """
+        """Says which call is long past its deadline, else "". Raises as `Liveness.stalled`."""
         to, seconds = self._tells.longest()
         if seconds > self._timeout + OVERDUE:
             return f"a call to {self._name_server(to)} has not ended for {seconds:.0f} s"
@@ -378,7 +370,6 @@ class GrpcTransport:
             pending = tuple(self._pending)
             channels = [*(made for _, made in self._channels.values()), *self._retired]
             self._channels = {}
-            pool, self._threads = self._threads, None
         for watch in watches:
             watch.cancel()
         for future in pending:
@@ -388,8 +379,7 @@ class GrpcTransport:
         for channel in channels:
             channel.close()
         self._liveness.close()
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
         self._tells.close()
         for watch in watches:
             watch.join()
@@ -439,8 +429,6 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 raise closed_error()
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._threads.submit(run)
 
     def _tell(self, to: str, data: bytes) -> Any:
@@ -558,7 +546,7 @@ class GrpcTransport:
     def _watch_progress(self, call: Any, to: str) -> Iterator[Progress]:
         """Cancels a payload's call when nothing moves, and at the end of the `with`."""
         try:
-            with Progress(self._stalls, call.cancel, self._lanes.note_wait) as progress:
+            with self._stalls.watch(call.cancel, self._lanes.note_wait) as progress:
                 try:
                     yield progress
                 except (grpc.RpcError, grpc.FutureCancelledError):

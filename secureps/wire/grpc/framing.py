@@ -36,11 +36,11 @@ import re
 import struct
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any
 
 import grpc
 
@@ -176,6 +176,8 @@ REMEMBERED = 256
 """The number of connections whose pace a server remembers, those of the newest payloads."""
 LANES, FIRST_LANES = 8, 4
 """The most payloads at once, and the number on an unknown link."""
+LOOKS = 8
+"""Looks for stalled payloads within the time after which a payload is stalled."""
 
 
 def next_length(length: int, seconds: float) -> int:
@@ -213,15 +215,12 @@ class Paces:
     """The paces of a server's connections."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Pace] = OrderedDict()
+        self._of = lru_cache(REMEMBERED)(lambda peer: Pace())
 
     @contextmanager
     def pace_of(self, peer: str) -> Iterator[Pace]:
         """Yields a connection's pace for one payload; an error in the `with` shortens it."""
-        pace = self._known.setdefault(peer, Pace())
-        self._known.move_to_end(peer)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        pace = self._of(peer)
         try:
             yield pace
         except BaseException:
@@ -276,80 +275,65 @@ class Lanes:
 class Stalls:
     """Cancels payloads of which nothing has moved for so many seconds.
 
-    One thread watches all payloads, and sleeps until the oldest may stall, so that a payload costs
-    no thread.
+    One thread looks at all payloads now and then, so that a payload costs no thread.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seconds, self.clock = seconds, clock
+        self._seconds, self._clock = seconds, clock
         self._watched: set[Progress] = set()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._rests = self._closed = False
 
-    def watch(self, progress: Progress) -> None:
-        """Watches a payload until `forget`; RuntimeError if no thread can start."""
-        with self._changed:
-            if not (self._closed or (self._thread is not None and self._thread.is_alive())):
+    @contextmanager
+    def watch(
+        self, stalled: Callable[[], object], saw: Callable[[float], None]
+    ) -> Iterator[Progress]:
+        """Watches a payload inside the `with`; RuntimeError if no thread can start."""
+        progress = Progress(self._clock, stalled, saw)
+        with self._lock:
+            if not (self._closed.is_set() or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
                 self._thread.start()
             self._watched.add(progress)
-            if self._rests:
-                self._changed.notify()
-
-    def forget(self, progress: Progress) -> None:
-        with self._changed:
-            self._watched.discard(progress)
+        try:
+            yield progress
+        finally:
+            with self._lock:
+                self._watched.discard(progress)
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self._closed.set()
 
-    def find_stalled(self) -> tuple[list[Progress], float | None]:
-        """Returns the stalled payloads, and the seconds until another may stall, or None."""
-        with self._changed:
-            now = self.clock()
-            late = [each for each in self._watched if each.last + self.seconds <= now]
+    def take_stalled(self) -> list[Progress]:
+        with self._lock:
+            now = self._clock()
+            late = [each for each in self._watched if each.last + self._seconds <= now]
             self._watched.difference_update(late)
-            first = min((each.last for each in self._watched), default=None)
-            return late, None if first is None else first + self.seconds - now
+            return late
 
     def _run(self) -> None:
-        while not self._closed:
-            late, seconds = self.find_stalled()
-            for each in late:
+        while not self._closed.wait(self._seconds / LOOKS):
+            for each in self.take_stalled():
                 each.stall()
-            with self._changed:
-                if self._closed or (seconds is None and self._watched):
-                    continue  # a payload came meanwhile
-                self._rests = seconds is None
-                self._changed.wait(seconds)
-                self._rests = False
 
 
 class Progress:
     """Watches one payload: calls `stalled` if nothing moves, and `saw` with each step's seconds."""
 
     def __init__(
-        self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
+        self,
+        clock: Callable[[], float],
+        stalled: Callable[[], object],
+        saw: Callable[[float], None],
     ) -> None:
         self.over = False
         self.longest = 0.0
-        self.last = stalls.clock()
-        self._stalls = stalls
-        self._stalled = stalled
-        self._saw = saw
-
-    def __enter__(self) -> Progress:
-        self._stalls.watch(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stalls.forget(self)
+        self.last = clock()
+        self._clock, self._stalled, self._saw = clock, stalled, saw
 
     def note_movement(self) -> None:
-        now = self._stalls.clock()
+        now = self._clock()
         seconds, self.last = now - self.last, now
         self.longest = max(self.longest, seconds)
         self._saw(seconds)
@@ -659,24 +643,11 @@ def decode_refusal(refusal: Refusal) -> SecurepsError:
 Option = tuple[str, Any]
 
 
-class Link(Protocol):
-    """The connections of one party, at both ends."""
-
-    def identity(self) -> object:
-        """Returns the credentials of new connections: another object after a change."""
-
-    def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """Makes a channel to a party at HOST:PORT, which connects by itself."""
-
-    def bind(self, server: Any, listen: str) -> int:
-        """Makes a server listen; returns its port, or 0 on failure."""
-
-    def check(self, party: str, context: Any) -> None:
-        """Raises Unsigned unless the caller's connection is this party's."""
-
-
 class Plaintext:
-    """Connections without TLS; all methods raise ConfigError for an address not on loopback."""
+    """Connections without TLS; all methods raise ConfigError for an address not on loopback.
+
+    The methods do what those of `Tls` do.
+    """
 
     def identity(self) -> object:
         return None
@@ -704,17 +675,18 @@ class Tls:
         self._credentials = credentials
 
     def identity(self) -> object:
+        """Returns the credentials of new connections: another object after a change."""
         return self._credentials()
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """Makes a channel on which `to` must show its certificate, at any address."""
+        """Makes a channel to HOST:PORT that connects by itself; `to` must show its certificate."""
         own = self._credentials()
         shown = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
         name = ("grpc.ssl_target_name_override", tls_name(to))
         return grpc.secure_channel(address, shown, (*options, name))
 
     def bind(self, server: Any, listen: str) -> int:
-        """Listens; new connections use the newest credentials."""
+        """Listens; returns its port, or 0. New connections use the newest credentials."""
         used = self._credentials()
 
         def fetch() -> Any:
@@ -730,6 +702,7 @@ class Tls:
         return port
 
     def check(self, party: str, context: Any) -> None:
+        """Raises Unsigned unless the caller's connection is this party's."""
         known = context.auth_context()
         version = _read_single(known, "ssl_tls_version")
         if version != "TLSv1.3":
@@ -737,6 +710,10 @@ class Tls:
         name = _read_single(known, "x509_common_name")
         if name != party:
             raise Unsigned(f"the connection is {name[:80]}'s, and the request {party}'s")
+
+
+Link = Plaintext | Tls
+"""The connections of one party, at both ends."""
 
 
 def _configuration(own: Credentials) -> Any:

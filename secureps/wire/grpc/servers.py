@@ -207,10 +207,10 @@ class Server(ABC):
         with self._callers.admit(self.TELL, context) as claim:
             async with self._telling.take(claim.party, context.peer()):
                 data = await receive_request(context, claim, framing.REQUEST_LIMIT)
-                envelopes = framing.unbundle(data)
-                several = len(envelopes) > 1
-                asked = [self._ask(claim.party, each, several) for each in envelopes]
-            replies = [await self._reply(claim.party, *each) for each in asked]
+            envelopes = framing.unbundle(data)
+            several = len(envelopes) > 1
+            handled = [self._reply(claim.party, each, several) for each in envelopes]
+            replies = await asyncio.gather(*handled) if several else [await handled[0]]
         for reply in replies:
             if isinstance(reply, SecurepsError):
                 self._callers.refusals.note(claim.party, reply)
@@ -222,31 +222,15 @@ class Server(ABC):
             raise replies[0]
         return replies[0]
 
-    def _ask(
-        self, party: str, envelope: bytes, several: bool
-    ) -> tuple[Any, Future[Any] | SecurepsError]:
-        """Decodes a message and hands it to the endpoint.
-
-        Returns the message (None if it does not decode), and its future answer or its error.
-        """
-        message = None
+    async def _reply(self, party: str, envelope: bytes, several: bool) -> bytes | SecurepsError:
         try:
             message = decode(envelope)
             if isinstance(message, framing.OWN_METHOD):
                 raise Malformed(f"{type(message).__name__} has a method of its own")
             if several and isinstance(message, framing.ALONE):
                 raise Malformed(f"{type(message).__name__} goes in no bundle")
-            return message, self._endpoint.request(party, message)
-        except Exception as error:
-            return message, error_for_sender(error)
-
-    async def _reply(
-        self, party: str, message: Any, asked: Future[Any] | SecurepsError
-    ) -> bytes | SecurepsError:
-        if isinstance(asked, SecurepsError):
-            return asked
-        try:
-            return encode(self._complete_answer(party, message, await _answer(asked)))
+            answer = await _answer(self._endpoint.request(party, message))
+            return encode(self._complete_answer(party, message, answer))
         except Exception as error:
             return error_for_sender(error)
 
@@ -385,7 +369,8 @@ class ShardServer(Server):
     def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         if not isinstance(message, AskBlock):
             return answer
-        return self._uploads_of(party, message.header).add_progress(party, message, answer)
+        header = message.header
+        return self._uploads_of(party, header).add_progress(party, header, answer)
 
     def _uploads_of(self, party: str, header: BlockHeader) -> Uploads:
         return self._intake if header.author == party else self._passed_on

@@ -87,10 +87,9 @@ from secureps.wire.transport import (
     Cancel,
     Clock,
     Deliver,
-    Endpoint,
-    ask,
+    InProcessNetwork,
+    Transport,
     closed_error,
-    error_for_sender,
     result_of,
     settle,
     start_future,
@@ -284,16 +283,15 @@ class _Watch:
     lost: Callable[[SecurepsError], None]
 
 
-class WaveTransport:
-    """A party's connection to the servers in waves; implements `wire.transport.Transport`.
+class WaveTransport(Transport):
+    """A party's connection to the servers in waves; its batches name the run.
 
     Answers and orders come by `take`. An answer may come before its request: it is kept until then.
-    A process that lives for `one_wave` assumes foreseeable answers.
+    A process that lives for `one_wave` assumes foreseeable answers. One thread uses it.
     """
 
     def __init__(self, one_wave: bool = False) -> None:
         self._one_wave = one_wave
-        self._lock = threading.Lock()
         self._out: list[Entry] = []
         self._pending: defaultdict[bytes, deque[Future[Any]]] = defaultdict(deque)
         self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
@@ -317,68 +315,53 @@ class WaveTransport:
         except SecurepsError as error:
             return error
         name = request_digest(to, envelope)
-        with self._lock:
-            if self._closed:
-                return closed_error()
-            if name in self._known:
-                answer = self._known[name].popleft()
-                if not self._known[name]:
-                    del self._known[name]
-                return answer
-            payload = message.payload if isinstance(message, PutBlock) else b""
-            tells = self._one_wave and not isinstance(message, REPEATED)
-            kind = Kind.TELL if tells else Kind.CALL
-            self._out.append(Entry(kind, to.encode(), envelope, payload))
-            if self._one_wave and (answer := foresee_answer(message)) is not None:
-                return answer
-            self._pending[name].append(future)
-            return None
+        if self._closed:
+            return closed_error()
+        if known := self._known[name]:
+            return known.popleft()
+        payload = message.payload if isinstance(message, PutBlock) else b""
+        tells = self._one_wave and not isinstance(message, REPEATED)
+        kind = Kind.TELL if tells else Kind.CALL
+        self._out.append(Entry(kind, to.encode(), envelope, payload))
+        if self._one_wave and (answer := foresee_answer(message)) is not None:
+            return answer
+        self._pending[name].append(future)
+        return None
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         envelope = encode(message)
         watch = _Watch(request_digest(COORDINATOR, envelope), deliver, lost)
-        with self._lock:
-            if self._closed:
-                return lambda: None
-            self._watch, ahead, self._ahead = watch, self._ahead, {}
-            if watch.about not in ahead:
-                self._out.append(Entry(Kind.WATCH, envelope=envelope))
+        if self._closed:
+            return lambda: None
+        self._watch, ahead, self._ahead = watch, self._ahead, {}
+        if watch.about not in ahead:
+            self._out.append(Entry(Kind.WATCH, envelope=envelope))
         for order in ahead.get(watch.about, ()):
             self._deliver(watch, order)
         return lambda: self._cancel(watch)
 
-    def locate(self, party: str, address: str) -> None:
-        """Does nothing, because the carrier of batches finds the parties."""
-
-    def bind_run(self, run: bytes) -> None:
-        """Does nothing, because a batch names the run."""
-
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            pending = [future for futures in self._pending.values() for future in futures]
-            self._pending.clear()
-            watch = self._watch
+        self._closed = True
+        pending = [future for futures in self._pending.values() for future in futures]
+        self._pending.clear()
         for future in pending:
             settle(future, closed_error())
-        if watch is not None:
-            self._cancel(watch)
+        if self._watch is not None:
+            self._cancel(self._watch)
 
     def _cancel(self, watch: _Watch) -> None:
-        with self._lock:
-            if self._watch is watch:
-                self._watch = None
-                self._out.append(Entry(Kind.UNWATCH))
+        if self._watch is watch:
+            self._watch = None
+            self._out.append(Entry(Kind.UNWATCH))
 
     # --- waves --------------------------------------------------------------------
 
     def take_sent(self) -> tuple[Entry, ...]:
         """Returns the entries that the party has sent since the last call."""
-        with self._lock:
-            said, self._out = tuple(self._out), []
-            return said
+        said, self._out = tuple(self._out), []
+        return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
         """Takes a server's entries; Malformed or Oversized if they are none."""
@@ -398,26 +381,19 @@ class WaveTransport:
                     raise Malformed(f"a server's batch may not contain {entry.kind.name}")
 
     def _accept_answer(self, name: bytes, answer: Any) -> None:
-        with self._lock:
-            waiting = self._pending.get(name)
-            future = waiting.popleft() if waiting else None
-            if waiting is not None and not waiting:
-                del self._pending[name]
-            if future is None and not self._closed:
-                self._known[name].append(answer)
-        if future is not None:
-            settle(future, answer)
+        if waiting := self._pending[name]:
+            settle(waiting.popleft(), answer)
+        elif not self._closed:
+            self._known[name].append(answer)
 
     def _begin(self, stream: bytes) -> None:
-        with self._lock:
-            if self._watch is None and not self._closed:
-                self._ahead = {stream: []}
+        if self._watch is None and not self._closed:
+            self._ahead = {stream: []}
 
     def _accept_order(self, stream: bytes, order: Any) -> None:
-        with self._lock:
-            watch = self._watch
-            if watch is None and stream in self._ahead:
-                self._ahead[stream].append(order)
+        watch = self._watch
+        if watch is None and stream in self._ahead:
+            self._ahead[stream].append(order)
         if watch is not None and watch.about == stream:
             self._deliver(watch, order)
 
@@ -473,7 +449,6 @@ class _Stream:
     about: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
-    over: bool = False
 
 
 @dataclass(eq=False)
@@ -498,43 +473,25 @@ class _Batch:
 
 @dataclass(eq=False)
 class _Party:
-    """The open requests and the stream of a party; `going` while a thread performs its batches."""
+    """The open requests, the stream and the unfinished batches of a party."""
 
     asked: list[_Asked] = field(default_factory=list)
     stream: _Stream | None = None
     batches: deque[_Batch] = field(default_factory=deque)
-    going: bool = False
 
 
 class Relay:
-    """Performs the batches of parties; thread-safe.
+    """Performs the batches of parties on the servers' network; thread-safe.
 
-    With a `clock` it repeats requests. `heard` is called with each party that has news.
+    `heard` is called with each party that has news.
     """
 
     def __init__(
-        self, clock: Clock | None = None, heard: Callable[[str], None] = lambda party: None
+        self, network: InProcessNetwork, clock: Clock, heard: Callable[[str], None]
     ) -> None:
-        self._clock, self._heard = clock, heard
+        self._network, self._clock, self._heard = network, clock, heard
         self._lock = threading.RLock()
-        self._endpoints: dict[str, Endpoint] = {}
         self._parties: defaultdict[str, _Party] = defaultdict(_Party)
-
-    def attach(self, server: str, endpoint: Endpoint) -> None:
-        with self._lock:
-            self._endpoints[server] = endpoint
-
-    def detach(self, server: str) -> None:
-        """Acts as if a server's process died: requests to it fail, and its streams end."""
-        error = Unreachable(f"{server} is gone")
-        with self._lock:
-            self._endpoints.pop(server, None)
-            parties = list(self._parties.items())
-        for name, party in parties:
-            for asked in [each for each in party.asked if each.to == server]:
-                self._answer(name, asked, error)
-            if server == COORDINATOR and party.stream is not None:
-                self._order(name, party.stream, error)
 
     # --- requests of parties ------------------------------------------------------
 
@@ -549,34 +506,27 @@ class Relay:
 
     def _perform_next(self, party: str) -> None:
         """Performs a party's entries up to a receipt whose blocks are not stored yet."""
-        with self._lock:
-            known = self._parties[party]
-            if known.going:
-                return
-            known.going = True
-        while True:
-            with self._lock:
-                while known.batches and not known.batches[0].rest:
-                    known.batches.popleft()
-                batch = known.batches[0] if known.batches else None
-                under_way = None if batch is None else batch.waits_for()
-                if batch is None or under_way is not None:
-                    known.going = False
-                    break
-                entry, message = batch.rest.popleft()
-            self._perform(party, batch, entry, message)
 
         def stored(block: Future[Any]) -> None:
             self._perform_next(party)
             self._heard(party)
 
-        if under_way is not None:
-            under_way.add_done_callback(stored)
+        with self._lock:
+            batches = self._parties[party].batches
+            while batches:
+                batch = batches[0]
+                if not batch.rest:
+                    batches.popleft()
+                elif (under_way := batch.waits_for()) is not None:
+                    under_way.add_done_callback(stored)
+                    return
+                else:
+                    self._perform(party, batch, *batch.rest.popleft())
 
     def _perform(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         match entry.kind:
             case Kind.WATCH:
-                self._watch(party, entry, batch.first)
+                self._watch(party, entry, message, batch.first)
             case Kind.UNWATCH:
                 self._unwatch(party)
             case _ if not isinstance(message, Submit) or batch.stored(message.receipt.id):
@@ -587,8 +537,7 @@ class Relay:
     def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         to = entry.name.decode("ascii", errors="replace")
         asked = _Asked(to, request_digest(to, entry.envelope), entry.kind is Kind.TELL)
-        with self._lock:
-            self._parties[party].asked.append(asked)
+        self._parties[party].asked.append(asked)
         if isinstance(message, PutBlock):
             batch.blocks[message.header.id].append(asked)
         if entry.kind is Kind.FIRST:
@@ -599,49 +548,40 @@ class Relay:
             self._ask(party, asked, message, patient=entry.kind is Kind.FIRST)
 
     def _ask(self, party: str, asked: _Asked, message: Any, patient: bool) -> None:
-        with self._lock:
-            endpoint = self._endpoints.get(asked.to)
-        if endpoint is None:
-            self._answer(party, asked, Unreachable(f"{asked.to} is not there"))
-            return
-
-        def answered(result: Any) -> None:
+        def answered(done: Future[Any]) -> None:
+            result = result_of(done)
             waits = isinstance(result, PeerError) and result.retry_after is not None
-            if waits and patient and self._clock is not None:
+            if waits and patient:
                 again = functools.partial(self._ask, party, asked, message, True)
                 self._clock.call_later(min(AGAIN, result.retry_after), again)
             else:
                 self._answer(party, asked, result)
 
-        ask(endpoint, party, message, answered)
+        self._call(party, asked.to, message).add_done_callback(answered)
+
+    def _call(self, party: str, to: str, message: Any) -> Future[Any]:
+        return self._network.transport(party).call(to, message)
 
     def _answer(self, party: str, asked: _Asked, result: Any) -> None:
-        with self._lock:
-            if asked.future.done():
-                return
-            settle(asked.future, result)
+        settle(asked.future, result)
         self._heard(party)
 
     def beat(self, party: str) -> None:
-        with self._lock:
-            endpoint = self._endpoints.get(COORDINATOR)
-        if endpoint is not None:
-            endpoint.request(party, Heartbeat(party))
+        self._call(party, COORDINATOR, Heartbeat(party))
 
     # --- streams ------------------------------------------------------------------
 
-    def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
+    def _watch(self, party: str, entry: Entry, message: Any, first: _Asked | None) -> None:
         """Opens a stream once the party's first request is answered, so that it has joined."""
         stream = _Stream(request_digest(COORDINATOR, entry.envelope))
         self._unwatch(party)
-        with self._lock:
-            self._parties[party].stream = stream
-        try:
-            message = decode(entry.envelope)
-            if not isinstance(message, Subscribe):
-                raise Malformed(f"a stream begins with Subscribe, not {type(message).__name__}")
-        except SecurepsError as error:
-            self._order(party, stream, error)
+        self._parties[party].stream = stream
+        if isinstance(message, SecurepsError):
+            self._order(party, stream, message)
+            return
+        if not isinstance(message, Subscribe):
+            text = f"a stream begins with Subscribe, not {type(message).__name__}"
+            self._order(party, stream, Malformed(text))
             return
         if first is None:
             self._subscribe(party, stream, message)
@@ -654,44 +594,19 @@ class Relay:
         first.future.add_done_callback(joined)
 
     def _subscribe(self, party: str, stream: _Stream, message: Subscribe) -> None:
+        take = functools.partial(self._order, party, stream)
         with self._lock:
-            endpoint = self._endpoints.get(COORDINATOR)
-            if stream.over:
-                return
-        if endpoint is None:
-            self._order(party, stream, Unreachable("the coordinator is not there"))
-            return
-        try:
-            cancel = endpoint.subscribe(
-                party, message, functools.partial(self._order, party, stream)
-            )
-        except Exception as error:
-            self._order(party, stream, error_for_sender(error))
-            return
-        with self._lock:
-            stream.cancel, over = cancel, stream.over
-        if over:  # the stream ended before `cancel` was set
-            cancel()
+            if self._parties[party].stream is stream:  # it was not closed meanwhile
+                stream.cancel = self._network.transport(party).watch(message, take, take)
 
     def _order(self, party: str, stream: _Stream, order: AnyOrder | SecurepsError) -> None:
-        cancel = None
         with self._lock:
-            if stream.over:
-                return
             stream.orders.append(order)
-            if isinstance(order, SecurepsError):
-                stream.over, cancel = True, stream.cancel
-        if cancel is not None:
-            cancel()
         self._heard(party)
 
     def _unwatch(self, party: str) -> None:
-        with self._lock:
-            stream, self._parties[party].stream = self._parties[party].stream, None
-            if stream is None or stream.over:
-                return
-            stream.over = True
-        if stream.cancel is not None:
+        stream, self._parties[party].stream = self._parties[party].stream, None
+        if stream is not None and stream.cancel is not None:
             stream.cancel()
 
     # --- news for parties ---------------------------------------------------------
@@ -701,7 +616,7 @@ class Relay:
         with self._lock:
             known = self._parties[party]
             told = all(each.quiet or each.future.done() for each in known.asked)
-            return told and not known.going and not known.batches
+            return told and not known.batches
 
     def orders(self, party: str) -> tuple[Any, ...]:
         with self._lock:

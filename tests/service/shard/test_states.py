@@ -122,7 +122,8 @@ def test_differences_are_there_for_as_long_as_their_versions_are_on_record(disk:
     disk.states.forget("a-b", 5, 3)
     for number in (3, 4, 5):
         assert disk.states.codes("a-b", number, 2) == bytes([10 * number + 2] * 7)
-    assert sorted(disk.states._held["a-b", 0]) == [4, 5], "nothing else is read for them"
+    kept = [("a-b", 0, 4), ("a-b", 0, 5)]
+    assert sorted(disk.states._kept) == kept, "nothing else is read for them"
     assert disk.restarted().codes("a-b", 3, 2) == bytes([32] * 7)
     with pytest.raises(DamagedStore):
         disk.states.codes("a-b", 2, 2)

@@ -54,12 +54,12 @@ def test_versions_are_the_same_wherever_they_lie(
         for number in (1, 2):
             found, wanted = disk.states.values("a-b", number), version("a-b", number)
             assert same(found, wanted)
-            assert found.mapped is (number not in disk.states._held.get(("a-b", 0), {}))
+            assert found.mapped is (disk.states._in_memory("a-b", number) is None)
             for block, values in wanted.values.items():
                 assert disk.states.published("a-b", number, block) == published_bytes(values)
                 assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
         resident = tier == "resident" or (memory, tier) == (None, None)
-        assert bool(disk.states._held) is resident
+        assert any(not made.mapped for made in disk.states._kept.values()) is resident
         disk.restarted()
     assert disk.made == []
 
@@ -72,10 +72,12 @@ def test_of_what_is_resident_within_a_limit_only_the_newest_is_in_memory(tmp_pat
         assert disk.states.values("a-b", number).mapped
         assert same(disk.states.values("a-b", number), version("a-b", number))
         assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
-    assert sorted(disk.states._held["a-b", 0]) == [2]
+    kept = disk.states._kept.items()
+    assert [place for place, made in kept if not made.mapped] == [("a-b", 0, 2)]
     disk.restarted()
     assert not disk.states.values("a-b", 2).mapped
-    assert sorted(disk.states._held["a-b", 0]) == [2]
+    kept = disk.states._kept.items()
+    assert [place for place, made in kept if not made.mapped] == [("a-b", 0, 2)]
 
 
 def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
@@ -185,7 +187,7 @@ def test_files_of_few_pulled_blocks_stay_mapped(
     monkeypatch.setattr(states, "MAPS", 2)
     for number in (0, 1, 0, 2):
         disk.states.published("a", number, 0)
-    assert list(disk.states._mapped) == [disk.file("a", 0), disk.file("a", 2)]
+    assert list(disk.states._kept) == [("a", 0, 0), ("a", 0, 2)]
 
 
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:

@@ -146,11 +146,11 @@ class TestGrpc(TransportContract):
 
         transport, message = world.transport("a"), put(b"x")
         with monkeypatch.context() as context:
-            context.setattr(framing.Progress, "__enter__", fail)
+            context.setattr(framing.Stalls, "watch", fail)
             with pytest.raises(KeyError, match="a bug"):
                 world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:
-            context.setattr(framing.Progress, "__enter__", full)
+            context.setattr(framing.Stalls, "watch", full)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:

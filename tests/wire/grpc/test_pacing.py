@@ -92,19 +92,17 @@ def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
     now, stalls = [0.0], list[float]()
     watch = framing.Stalls(1000.0, lambda: now[0])
     watch.close()  # no thread looks
-    progress = framing.Progress(watch, lambda: stalls.append(now[0]), lambda seconds: None)
-    with progress:
+    with watch.watch(lambda: stalls.append(now[0]), lambda seconds: None) as progress:
         now[0] = 900.0
         progress.note_movement()
         assert progress.longest == 900.0
         for now[0] in (1000.0, 1899.0):
-            assert watch.find_stalled() == ([], 1900.0 - now[0])
+            assert watch.take_stalled() == []
         now[0] = 1900.0
-        late, _ = watch.find_stalled()
-        assert late == [progress]
+        assert watch.take_stalled() == [progress]
         progress.stall()
     assert (progress.over, stalls) == (True, [1900.0])
-    assert watch.find_stalled() == ([], None)
+    assert watch.take_stalled() == []
 
 
 def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
@@ -114,11 +112,11 @@ def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
     with ExitStack() as stack:
         for name in ("a", "b"):
             call_off = partial(stalled.put, name)
-            stack.enter_context(framing.Progress(watch, call_off, lambda seconds: None))
-            stack.enter_context(framing.Progress(quick, call_off, lambda seconds: None))
+            stack.enter_context(watch.watch(call_off, lambda seconds: None))
+            stack.enter_context(quick.watch(call_off, lambda seconds: None))
         assert {stalled.get(timeout=PATIENCE), stalled.get(timeout=PATIENCE)} == {"a", "b"}
         assert len(set(threading.enumerate()) - before) == 2  # others may end meanwhile
-        with framing.Progress(watch, partial(stalled.put, "after a rest"), lambda seconds: None):
+        with watch.watch(partial(stalled.put, "after a rest"), lambda seconds: None):
             assert stalled.get(timeout=PATIENCE) == "after a rest"
     assert stalled.empty()
     for each in (watch, quick):

@@ -19,7 +19,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
+from secureps.messages.requests import GetSum, Payload, PutBlock, Stored
 from secureps.wire.grpc import admission, framing, servers
 from secureps.wire.grpc.admission import (
     HUGE,
@@ -319,7 +319,7 @@ def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
 
 
 def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
-    answer = intake.add_progress(sender, AskBlock(message.header), Stored(message.header.digest, 0))
+    answer = intake.add_progress(sender, message.header, Stored(message.header.digest, 0))
     assert isinstance(answer.have, int)
     return answer.have
 

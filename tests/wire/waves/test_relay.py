@@ -14,6 +14,7 @@ from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.waves.batch import Entry, Kind, Relay
 from tests.kits.transport_kit import EchoServer, ask, never, put
+from tests.kits.waves_kit import network_at_once
 
 
 class Shard(EchoServer):
@@ -42,10 +43,10 @@ def receipt(header: BlockHeader) -> Submit:
 
 
 def world() -> tuple[Relay, EchoServer, Shard]:
-    relay, coordinator, shard = Relay(), EchoServer(), Shard()
-    relay.attach("coordinator", coordinator)
-    relay.attach("shard-0", shard)
-    return relay, coordinator, shard
+    network, coordinator, shard = network_at_once(), EchoServer(), Shard()
+    network.attach("coordinator", coordinator)
+    network.attach("shard-0", shard)
+    return Relay(network, VirtualLoop(), lambda party: None), coordinator, shard
 
 
 def kinds(server: EchoServer) -> list[str]:
@@ -157,8 +158,9 @@ def test_a_later_stream_takes_the_place_of_the_earlier() -> None:
 
 def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
     clock = VirtualLoop()
-    relay, server = Relay(clock), Slow()
-    relay.attach("coordinator", server)
+    network, server = network_at_once(), Slow()
+    relay = Relay(network, clock, lambda party: None)
+    network.attach("coordinator", server)
     relay.perform_batch("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
     assert not relay.is_answered("a")
     clock.run(never)
@@ -182,7 +184,7 @@ def test_a_lease_is_kept_in_a_partys_place() -> None:
     relay, coordinator, _ = world()
     relay.beat("a")
     assert coordinator.seen == [("a", Heartbeat("a"))]
-    relay.detach("coordinator")
+    relay._network.detach("coordinator")
     relay.beat("a")
 
 
@@ -194,7 +196,7 @@ def test_a_party_says_nothing_that_a_server_says() -> None:
 
 def test_news_is_told() -> None:
     heard: list[str] = []
-    relay = Relay(None, heard.append)
+    relay = Relay(network_at_once(), VirtualLoop(), heard.append)
     relay.perform_batch("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
     assert heard == ["a"]
     (told,), _ = relay.take_news("a")
@@ -214,7 +216,7 @@ class SlowShard(EchoServer):
 @pytest.mark.parametrize("lost", [False, True])
 def test_nobody_waits_until_blocks_of_another_are_stored(lost: bool) -> None:
     relay, coordinator, _ = world()
-    relay.attach("shard-1", slow := SlowShard())
+    relay._network.attach("shard-1", slow := SlowShard())
     one, two = block(0, b"one"), block(1, b"two")
     blocks = [tell(each, "shard-1") for each in (one, two)]
     relay.perform_batch(
@@ -237,9 +239,9 @@ def test_nobody_waits_until_blocks_of_another_are_stored(lost: bool) -> None:
 
 def test_news_is_told_when_a_batch_goes_on() -> None:
     heard: list[str] = []
-    relay = Relay(None, heard.append)
-    relay.attach("coordinator", EchoServer())
-    relay.attach("shard-1", slow := SlowShard())
+    relay = Relay(network := network_at_once(), VirtualLoop(), heard.append)
+    network.attach("coordinator", EchoServer())
+    network.attach("shard-1", slow := SlowShard())
     one = block(0, b"one")
     relay.perform_batch("a", [tell(one, "shard-1"), tell(receipt(one.header))])
     assert heard == []
