@@ -182,18 +182,17 @@ def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Rin
     assert not np.array_equal(found, one.derive(0, 2))
 
 
-def test_what_is_kept_is_bounded_in_bytes() -> None:
-    """However large the requested pieces are."""
-    ring = RINGS[-1]
-    whole = rlwe.KEPT // (4 * len(ring.primes) * ring.degree)
+def test_what_is_kept_is_bounded() -> None:
+    """Of all runs and groups together, by last use."""
+    ring, together = RINGS[-1], rlwe.TOGETHER // RINGS[-1].degree
     one = PublicPolynomials(ring, place(100, run=3))
-    first, last = one.derive(0, 1), one.derive(0, whole)
-    for run in range(4, 6):
-        latest = PublicPolynomials(ring, place(100, run=run)).derive(0, whole)
-        assert rlwe._polynomials.size <= 2 * rlwe.KEPT
-    assert PublicPolynomials(ring, place(100, run=5)).derive(0, whole) is latest
-    assert one.derive(0, whole) is not last
-    assert np.array_equal(one.derive(0, 1), first)
+    first = one.derive(0, together)
+    assert one.derive(0, together) is first
+    for run in range(4, 4 + rlwe.PIECES):
+        PublicPolynomials(ring, place(100, run=run)).derive(0, together)
+    again = one.derive(0, together)
+    assert again is not first
+    assert np.array_equal(again, first)
 
 
 @every_ring
