@@ -321,12 +321,10 @@ def spare_words(degree: int) -> int:
     return max(128, degree // 32)
 
 
-KEPT = 4 << 20
-"""Bytes of each group's first polynomials that are kept for the next version: all of a model of a
-million values."""
 PIECES = 32
-"""Pieces of these that are kept, of all groups together, by last use. Each takes up to 256 KiB in a
-ring of two primes, and 1 MiB in one of eight."""
+"""Pieces of public polynomials that are kept for the next version, of all groups together, by last
+use: all of a model of a million values or more. They take 8 MiB in the smallest ring, and 32 MiB in
+one of eight primes."""
 
 
 class PublicPolynomials:
@@ -350,11 +348,10 @@ class PublicPolynomials:
         size = window * len(ring.primes) // BLOCK_WORDS
         if (first + count) * size >= 1 << 32:
             raise PlanRefused("a group of so many values has no public polynomials: split it")
-        end = (first + count) * len(ring.primes) * ring.degree * 4
-        made = _kept_polynomials if end <= KEPT else _make_polynomials
-        return made(ring, self._key, first * size, count * size)
+        return _make_polynomials(ring, self._key, first * size, count * size)
 
 
+@functools.lru_cache(PIECES)
 def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
     nonce = start.to_bytes(4, "little") + bytes(12)
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
@@ -365,6 +362,3 @@ def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArra
     if not reduce_accepted(windows.astype(np.uint32, copy=False), constants(ring).primes, out):
         raise InternalError("a window of public words ran out, which has a chance of 2^-139")
     return out
-
-
-_kept_polynomials = functools.lru_cache(PIECES)(_make_polynomials)
