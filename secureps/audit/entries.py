@@ -188,30 +188,21 @@ _CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in KINDS.va
 def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
     began: float | None = None
     for row in rows:
-        if isinstance(row.record, records.Dated):
-            began = row.record.unix - row.at
-        if _is_left_out(row.record):
+        record = row.record
+        if isinstance(record, records.Dated):
+            began = record.unix - row.at
+        flawless = isinstance(record, requests.Examined) and not record.flaw
+        if flawless or type(record) in LEFT_OUT:
             continue
-        told = _kind_of(row.record)
+        sealed = isinstance(record, records.ReceiptSummary) and record.sealed
+        told = KINDS[member.Sealed if sealed else type(record)]
         date = None if began is None else date_of(began + row.at)
-        facts = _facts(run, row.record, told)
+        facts = _facts(run, record, told)
         yield Entry(row.seq, row.chain, row.at, date, told.what, facts)
 
 
 def date_of(unix: float) -> str:
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _kind_of(record: Record) -> Kind:
-    sealed = isinstance(record, records.ReceiptSummary) and record.sealed
-    return KINDS[member.Sealed if sealed else type(record)]
-
-
-def _is_left_out(record: Record) -> bool:
-    """Tells whether a record makes no entry; an envelope without a flaw makes none either."""
-    if isinstance(record, requests.Examined):
-        return not record.flaw
-    return type(record) in LEFT_OUT
 
 
 def _facts(run: bytes, record: Record, told: Kind) -> dict[str, Json]:

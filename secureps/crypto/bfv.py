@@ -80,20 +80,14 @@ def _is_prime(number: int) -> bool:
     bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
     if number < 2 or any(number % base == 0 for base in bases):
         return number in bases
-    odd, twos = number - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for base in bases:
-        power = pow(base, odd, number)
-        if power in (1, number - 1):
-            continue
-        for _ in range(twos - 1):
-            power = power * power % number
-            if power == number - 1:
-                break
-        else:
-            return False
-    return True
+    twos = ((number - 1) & -(number - 1)).bit_length() - 1
+    odd = (number - 1) >> twos
+
+    def is_witness(base: int) -> bool:
+        powers = [pow(base, odd << square, number) for square in range(twos)]
+        return powers[0] != 1 and number - 1 not in powers
+
+    return not any(map(is_witness, bases))
 
 
 @functools.cache

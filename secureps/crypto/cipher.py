@@ -278,6 +278,8 @@ class Cipher(abc.ABC):
     """One cipher under fixed parameters; building it needs no key."""
 
     opening: ClassVar[Opening]
+    element: int
+    """Number of integers sealed as one element; a block of a multiple wastes no byte."""
 
     def __init__(self, parameters: CipherParameters) -> None:
         self.parameters = parameters
@@ -289,11 +291,6 @@ class Cipher(abc.ABC):
     def total_bytes(self, slots: int) -> int:
         """Returns the exact length in bytes of a total; loads no kernels."""
         return self.adder().total_bytes(slots)
-
-    @property
-    @abc.abstractmethod
-    def element(self) -> int:
-        """Number of integers sealed as one element; a block of a multiple wastes no byte."""
 
     @abc.abstractmethod
     def adder(self) -> Adder:

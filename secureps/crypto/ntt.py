@@ -35,25 +35,6 @@ _u64 = np.uint64
 _HALF = np.uint64(32)
 
 
-class Tables(NamedTuple):
-    """Constants of one (N, p); each w beside its Shoup companion.
-
-    Args:
-        prime: uint32 (2,): p and floor(2^32 / p), the companion of 1.
-        head: uint32 (2, N / WIDTH): twiddles of the first stages, by block.
-        tail: uint32 (2, WIDTH - 1, N / WIDTH): of the last stages, by row of the transposed copy.
-        back_head, back_tail: their inverses.
-        last: uint32 (2,), the inverse of N.
-    """
-
-    prime: U32
-    head: U32
-    tail: U32
-    back_head: U32
-    back_tail: U32
-    last: U32
-
-
 def companion(w: int, prime: int) -> int:
     """Computes floor(w 2^32 / p), with which w x mod p needs no division (Shoup)."""
     return (w << 32) // prime
@@ -74,8 +55,11 @@ def pair_constants(ws: list[int], prime: int) -> U32:
 
 
 @lru_cache(maxsize=16)
-def tables(degree: int, prime: int) -> Tables:
-    """Computes the constants of (N, p); twiddles are powers of the root in bit-reversed order."""
+def tables(degree: int, prime: int) -> tuple[U32, ...]:
+    """Computes the first six of `Constants` for one (N, p).
+
+    Twiddles are powers of the root in bit-reversed order.
+    """
     rows, bits = degree // WIDTH, degree.bit_length() - 1
     root = root_of_unity(degree, prime)
     forth = [pow(root, int(f"{i:0{bits}b}"[::-1], 2), prime) for i in range(degree)]
@@ -91,13 +75,13 @@ def tables(degree: int, prime: int) -> Tables:
             groups *= 2
         return pair_constants(lines, prime).reshape(2, WIDTH - 1, rows)
 
-    return Tables(
-        prime=np.array([prime, companion(1, prime)], np.uint32),
-        head=pair_constants(forth[:rows], prime),
-        tail=tail(forth),
-        back_head=pair_constants(back[:rows], prime),
-        back_tail=tail(back),
-        last=pair_constants([pow(degree, -1, prime)], prime).reshape(2),
+    return (
+        np.array([prime, companion(1, prime)], np.uint32),
+        pair_constants(forth[:rows], prime),
+        tail(forth),
+        pair_constants(back[:rows], prime),
+        tail(back),
+        pair_constants([pow(degree, -1, prime)], prime).reshape(2),
     )
 
 
@@ -203,8 +187,15 @@ INVERSE_BITS = 58
 class Constants(NamedTuple):
     """Constants of a ring, all primes stacked; a named tuple, because numba accepts one.
 
+    Each constant w stands beside its Shoup companion.
+
     Args:
-        primes, head, tail, back_head, back_tail, last: see `Tables`.
+        primes: uint32 (primes, 2): p and floor(2^32 / p), the companion of 1.
+        head: uint32 (primes, 2, N / WIDTH): twiddles of the first stages, by block.
+        tail: uint32 (primes, 2, WIDTH - 1, N / WIDTH): of the last stages, by row of the transposed
+            copy.
+        back_head, back_tail: their inverses.
+        last: uint32 (primes, 2), the inverse of N.
         inverses: uint64 (primes,): floor(2^58 / p).
         garner: uint32 (words, 2): p_low^-1 modulo p_high of a word, and its companion.
         mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1), (0, 2),

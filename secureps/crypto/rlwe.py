@@ -36,10 +36,10 @@ are the same for all clients and versions of a run, so submissions from differen
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -321,9 +321,10 @@ def spare_words(degree: int) -> int:
     return max(128, degree // 32)
 
 
-KEPT = 4 << 20
-"""Bytes of each group's first polynomials that are kept for the next version: all of a model of a
-million values. Twice as many are kept of all groups together, by last use."""
+PIECES = 32
+"""Pieces of public polynomials that are kept for the next version, of all groups together, by last
+use: all of a model of a million values or more. They take 8 MiB in the smallest ring, and 32 MiB in
+one of eight primes."""
 
 
 class PublicPolynomials:
@@ -347,11 +348,10 @@ class PublicPolynomials:
         size = window * len(ring.primes) // BLOCK_WORDS
         if (first + count) * size >= 1 << 32:
             raise PlanRefused("a group of so many values has no public polynomials: split it")
-        end = (first + count) * len(ring.primes) * ring.degree * 4
-        made = _polynomials if end <= KEPT else _make_polynomials
-        return made(ring, self._key, first * size, count * size)
+        return _make_polynomials(ring, self._key, first * size, count * size)
 
 
+@functools.lru_cache(PIECES)
 def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
     nonce = start.to_bytes(4, "little") + bytes(12)
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
@@ -362,31 +362,3 @@ def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArra
     if not reduce_accepted(windows.astype(np.uint32, copy=False), constants(ring).primes, out):
         raise InternalError("a window of public words ran out, which has a chance of 2^-139")
     return out
-
-
-class _PolynomialCache:
-    """Caches polynomials by request, up to a number of bytes."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._found: OrderedDict[tuple[Ring, bytes, int, int], NDArray[np.uint32]] = OrderedDict()
-
-    def __call__(self, ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
-        asked = ring, key, start, blocks
-        with self._lock:
-            if (found := self._found.get(asked)) is not None:
-                self._found.move_to_end(asked)
-                return found
-        made = _make_polynomials(*asked)
-        with self._lock:
-            made = self._found.setdefault(asked, made)  # another thread may have been faster
-            while self.size > self._most:
-                self._found.popitem(last=False)
-        return made
-
-    @property
-    def size(self) -> int:
-        return sum(each.nbytes for each in self._found.values())
-
-
-_polynomials = _PolynomialCache(2 * KEPT)

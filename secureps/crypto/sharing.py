@@ -48,6 +48,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -133,7 +134,7 @@ Subset = tuple[int, ...]
 """Indices of holders, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Committee:
     """The key holders of a run, in order, and how many must agree.
 
@@ -171,27 +172,28 @@ class Committee:
                 "needs one, or another threshold"
             )
 
-    @property
+    @cached_property
     def key_subsets(self) -> tuple[Subset, ...]:
         """Every set A of t - 1 holders, in lexicographic order, each with a seed of the key."""
-        return _subsets(len(self.holders), self.threshold - 1)
+        return tuple(itertools.combinations(range(len(self.holders)), self.threshold - 1))
 
-    @property
+    @cached_property
     def zero_subsets(self) -> tuple[Subset, ...]:
         """Every set B of t - 2 holders, in lexicographic order; none where all must answer."""
-        return _zero_subsets(len(self.holders), self.threshold)
+        n, t = len(self.holders), self.threshold
+        return tuple(itertools.combinations(range(n), t - 2)) if 1 < t < n else ()
 
-    @property
+    @cached_property
     def subsets(self) -> tuple[Subset, ...]:
         """All sets with a seed: those of the key, then those of shares of zero."""
-        return _all_subsets(len(self.holders), self.threshold)
+        return self.key_subsets + self.zero_subsets
 
     def held_by(self, holder: int) -> tuple[int, ...]:
         """Returns the positions in `subsets` of the sets without this holder: its seeds."""
         self.check_holder(holder)
-        return _positions_without(len(self.holders), self.threshold, holder)
+        return tuple(i for i, subset in enumerate(self.subsets) if holder not in subset)
 
-    @property
+    @cached_property
     def seed_bytes(self) -> int:
         """Length of the seeds that one holder gets from one client, before they are sealed."""
         return SEED_BYTES * len(self.held_by(0))
@@ -203,25 +205,6 @@ class Committee:
     def names(self, holders: Iterable[int]) -> str:
         """Returns the names for a message, or "nobody"."""
         return ", ".join(self.holders[k] for k in sorted(holders)) or "nobody"
-
-
-@functools.cache
-def _subsets(n: int, size: int) -> tuple[Subset, ...]:
-    return tuple(itertools.combinations(range(n), size))
-
-
-def _zero_subsets(n: int, t: int) -> tuple[Subset, ...]:
-    return _subsets(n, t - 2) if t < n else ()
-
-
-@functools.cache
-def _all_subsets(n: int, t: int) -> tuple[Subset, ...]:
-    return _subsets(n, t - 1) + _zero_subsets(n, t)
-
-
-@functools.cache
-def _positions_without(n: int, t: int, holder: int) -> tuple[int, ...]:
-    return tuple(i for i, subset in enumerate(_all_subsets(n, t)) if holder not in subset)
 
 
 # --- client -----------------------------------------------------------------------

@@ -106,15 +106,12 @@ class PlainCipher(Cipher):
     """The cipher `plain`, which ignores keys; PlanRefused for levels of more than 32 bits."""
 
     opening = Opening.NOTHING
+    element = 1
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
         if parameters.levels >= 1 << 32:
             raise PlanRefused(f"plain carries at most 32 bits a value, not {parameters.levels}")
-
-    @property
-    def element(self) -> int:
-        return 1
 
     def adder(self) -> PlainAdder:
         return PlainAdder(self.parameters)
@@ -130,14 +127,11 @@ class BfvCipher(Cipher):
     """The cipher `bfv`; PlanRefused if sums do not fit the plain modulus."""
 
     opening = Opening.HOLDER
+    element = bfv.VALUES_PER_CIPHERTEXT
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
         bfv.check_parameters(parameters)
-
-    @property
-    def element(self) -> int:
-        return bfv.VALUES_PER_CIPHERTEXT
 
     def adder(self) -> bfv.BfvAdder:
         return bfv.BfvAdder(self.parameters)
@@ -172,17 +166,14 @@ class RlweCipher(Cipher):
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        choose(parameters)
+        self._encoding = choose(parameters)
+        self.element = self._encoding.values
 
     def block_bytes(self, slots: int) -> int:
-        return choose(self.parameters).block_bytes(slots)
+        return self._encoding.block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        return choose(self.parameters).total_bytes(slots)
-
-    @property
-    def element(self) -> int:
-        return choose(self.parameters).values
+        return self._encoding.total_bytes(slots)
 
     def adder(self) -> Adder:
         from secureps.crypto.rlwe import RlweAdder

@@ -78,9 +78,7 @@ def file_digest(data: bytes) -> bytes:
 
     `b2sum --length=256` and hashlib compute the same.
     """
-    hasher = file_hasher()
-    hasher.update(data)
-    return hasher.digest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def file_hasher() -> hashlib.blake2b:

@@ -95,8 +95,7 @@ class BlockDelta:
         with this version as their base, where they have one.
         """
         here, last = self._places(code), values[values.size - self.scaled :]
-        # A read-only block, such as one of a mapped file, would have numba compile another kernel.
-        coded = delta.encode(values[here], np.require(before[here], requirements="W"), self.bits)
+        coded = delta.encode(values[here], before[here], self.bits)
         codes = np.concatenate([coded, last.astype("<f4").view(np.uint8)])
         values[:] = before
         self._add(values, codes, code)

@@ -64,12 +64,8 @@ class Ledger:
             self.append(fact)
 
     @property
-    def charges(self) -> tuple[Charge, ...]:
-        return tuple(fact for fact in self._known.values() if isinstance(fact, Charge))
-
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        return tuple(fact for fact in self._known.values() if isinstance(fact, Release))
+    def facts(self) -> tuple[Fact, ...]:
+        return tuple(self._known.values())
 
     def count(self, party: str) -> int:
         return self._tallies.get(party, Counter()).total()
@@ -138,11 +134,7 @@ class Ledger:
         return ledger
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Ledger)
-            and self.charges == other.charges
-            and self.releases == other.releases
-        )
+        return isinstance(other, Ledger) and self.facts == other.facts
 
 
 def _without_version(fact: Fact) -> tuple[Any, ...]:

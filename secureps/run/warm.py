@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from secureps.codec import delta
 from secureps.codec.grid import Grid
 from secureps.crypto.cipher import CipherParameters, Place
 from secureps.errors import InternalError
@@ -39,8 +38,6 @@ def warm() -> str:
     grid, words = Grid(16, 1.0), np.zeros(values.size, np.uint32)
     grid.encode(values.astype(np.float32), words)  # float32 for updates, float64 after a codec
     grid.encode(values.astype(np.float64), words)
-    changed = values.astype(np.float32)
-    delta.add(changed, delta.encode(changed, changed, 2), 2)
     for parameters in EVERY_RING:
         place = Place(bytes(32), "warm", bytes(32), values.size)
         kind = cipher(parameters)

@@ -175,7 +175,7 @@ class CheckpointCopies(Meter):
                     continue
                 if not (directory / part.file).is_file():
                     return part.file
-                self._store.create(f"{number}/{part.file}", read_part(directory, manifest, part))
+                self._store.create(f"{number}/{part.file}", read_part(directory, part))
         self._store.create(f"{number}/{self._own}", (directory / self._own).read_bytes())
         return ""
 

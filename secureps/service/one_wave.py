@@ -248,7 +248,7 @@ class _ReadOnce(WrappedJournal):
         self._rows: list[tuple[float, Record]] | None = None
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        super().append(at, records)
+        self._journal.append(at, records)
         if self._rows is not None:
             self._rows += ((at, record) for record in records)
 
@@ -258,16 +258,16 @@ class _ReadOnce(WrappedJournal):
 
     def replay(self) -> Iterator[tuple[float, Record]]:
         if self._rows is None:
-            self._rows = list(super().replay())
+            self._rows = list(self._journal.replay())
         return iter(self._rows)
 
     def pack(self) -> bool:
-        while not super().pack():  # the next process would have to begin packing anew
+        while not self._journal.pack():  # the next process would have to begin packing anew
             pass
         return True
 
     def compact(self, fold: Fold) -> None:
-        super().compact(fold)
+        self._journal.compact(fold)
         self._rows = []
 
 

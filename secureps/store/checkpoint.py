@@ -257,9 +257,9 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     return manifest
 
 
-def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> bytes:
+def read_part(directory: Path, part: ShardFile) -> bytes:
     """Reads one file of a checkpoint; DamagedStore if it is absent, torn or damaged."""
-    path = Path(directory) / part.file
+    path = directory / part.file
     with open_part(path) as file:
         data = file.read()
     if payload_digest(data) != part.digest:

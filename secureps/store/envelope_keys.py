@@ -249,11 +249,11 @@ class ServedJournal(WrappedJournal):
         self._note([*before, *rows])  # a kill may have come before the file was written
 
     def append(self, at: float, records: Sequence[Any]) -> None:
-        super().append(at, records)
+        self._journal.append(at, records)
         self._note(records)
 
     def close(self) -> None:
-        super().close()
+        self._journal.close()
         if self._height is not None:
             self._height.close()
             self._height = None

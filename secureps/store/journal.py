@@ -39,7 +39,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from secureps.errors import (
     ConfigError,
@@ -517,54 +517,13 @@ def _read_head(path: Path, base: sqlite3.Connection) -> Mark:
 
 
 class WrappedJournal:
-    """Forwards all methods that a subclass does not override to another journal."""
+    """Forwards whatever a subclass does not override to another journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def append(self, at: float, records: Sequence[Record]) -> None:
-        self._journal.append(at, records)
-
-    def replay(self) -> Iterator[tuple[float, Record]]:
-        return self._journal.replay()
-
-    @property
-    def fold(self) -> Fold | None:
-        return self._journal.fold
-
-    @property
-    def is_due(self) -> bool:
-        return self._journal.is_due
-
-    def pack(self) -> bool:
-        return self._journal.pack()
-
-    def compact(self, fold: Fold) -> None:
-        self._journal.compact(fold)
-
-    def close(self) -> None:
-        self._journal.close()
-
-    @property
-    def mark(self) -> Mark:
-        return self._journal.mark
-
-    @property
-    def last(self) -> float:
-        return self._journal.last
-
-    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        return self._journal.read_after(mark, most)
-
-    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        return self._journal.take(rows)
-
-    def serialize(self) -> bytes:
-        return self._journal.serialize()
-
-    @property
-    def fold_mark(self) -> Mark:
-        return self._journal.fold_mark
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
 
 
 APART = 60.0
@@ -638,6 +597,6 @@ class DatedJournal(WrappedJournal):
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal, and no record of its own."""
-        records = super().take(rows)
+        records = self._journal.take(rows)
         self._taken = max((self._taken, *(row.at for row in rows)))
         return records

@@ -92,17 +92,17 @@ def _bfv_pair() -> tuple[bytes, bytes]:
     return secret.to_bytes(), public.to_bytes()
 
 
-def _bfv_public(data: bytes) -> bytes:
-    BfvPublicKey.from_bytes(data)
-    return data
-
-
 def _envelope_pair() -> tuple[bytes, bytes]:
     secret = EnvelopeKey.from_os()
     return secret.to_bytes(), secret.public.to_bytes()
 
 
-BFV: Final = KeyKind("bfv", _bfv_pair, _bfv_public, BfvSecretKey.from_bytes)
+BFV: Final = KeyKind(
+    "bfv",
+    _bfv_pair,
+    lambda data: BfvPublicKey.from_bytes(data).to_bytes(),
+    BfvSecretKey.from_bytes,
+)
 ENVELOPE: Final = KeyKind(
     "envelope",
     _envelope_pair,

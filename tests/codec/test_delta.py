@@ -11,7 +11,6 @@ from secureps.codec import delta
 from secureps.errors import Malformed
 from secureps.messages.encoding import payload_digest
 
-pytestmark = pytest.mark.usefixtures("kernel_kind")
 Floats = NDArray[np.float32]
 SIZES = (1, 7, 8, 9, 511, 512, 513, 1500)
 FLOATS = st.floats(width=32)

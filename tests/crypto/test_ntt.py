@@ -35,14 +35,14 @@ def _kind(request: pytest.FixtureRequest) -> None:
 
 
 def ntt(a: U32, prime: int) -> U32:
-    made, out = tables(a.size, prime), np.empty_like(a)
-    KIND.forward(a.copy(), out, made.head, made.tail, made.prime)
+    (primes, head, tail, *_), out = tables(a.size, prime), np.empty_like(a)
+    KIND.forward(a.copy(), out, head, tail, primes)
     return out
 
 
 def inverse(a: U32, prime: int) -> U32:
-    made, out = tables(a.size, prime), np.empty_like(a)
-    KIND.backward(a.copy(), out, made.back_head, made.back_tail, made.last, made.prime)
+    (primes, *_, head, tail, last), out = tables(a.size, prime), np.empty_like(a)
+    KIND.backward(a.copy(), out, head, tail, last, primes)
     return out
 
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps import compiled
+from secureps.compiled import missing
 from secureps.crypto import rlwe
 from secureps.crypto.cipher import CipherParameters, Payload
 from secureps.crypto.ntt import constants, scale
-from secureps.crypto.numpy_kernels import decode_wide as by_numpy
 from secureps.crypto.ring import ETA, RINGS, SIGMA, Encoding, Ring, choose, error_bound, most_digits
 from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
-from secureps.crypto.rlwe_kernels import decode_wide as by_numba
+from secureps.crypto.rlwe_kernels import decode_wide
 from secureps.errors import InternalError, Malformed, Refused
 from tests.kits.nursery import ROOT
 from tests.kits.rlwe_kit import Ints, cohort, place, public_element, sealed
@@ -313,6 +312,9 @@ def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPat
 # --- decoding where estimates are off ---------------------------------------------
 
 
+compiled = pytest.mark.skipif(bool(missing), reason=missing)
+
+
 def widely(ring: Ring, capacity: int, levels: int) -> Encoding:
     base = capacity * levels + 1
     return Encoding(ring, base, most_digits(ring, base, error_bound(capacity, 1)))
@@ -327,11 +329,8 @@ def decoded(enc: Encoding, values: list[int]) -> tuple[list[list[int]], float, b
     n = enc.ring.degree
     padded = values + [0] * (n - len(values))
     residues = np.array([[v % p for v in padded] for p in (*enc.ring.primes, 1)], np.uint32)
-    out, given = np.empty((enc.digits, n), np.int64), (residues, constants(enc.ring), scale(enc))
-    if not compiled.missing:
-        total, whole = by_numba(*given, np.empty((2, n), np.uint64), out)
-    else:
-        total, whole = by_numpy(*given, out)
+    out, room = np.empty((enc.digits, n), np.int64), np.empty((2, n), np.uint64)
+    total, whole = decode_wide(residues, constants(enc.ring), scale(enc), room, out)
     return out.T[: len(values)].tolist(), total, whole
 
 
@@ -352,7 +351,7 @@ def edges(enc: Encoding) -> list[int]:
     )
 
 
-@of_both
+@compiled
 @pytest.mark.parametrize("enc", WIDE_SUMS, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
     values = edges(enc)
@@ -364,7 +363,7 @@ def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
 
 
 @pytest.mark.slow
-@of_both
+@compiled
 @given(st.data())
 def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     enc = data.draw(st.sampled_from(WIDE_SUMS))
@@ -376,7 +375,7 @@ def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     assert math.sqrt(total) == pytest.approx(abs(error), rel=1e-6, abs=1e-6)
 
 
-@of_both
+@compiled
 @pytest.mark.parametrize("enc", WIDE_SUMS, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_what_is_no_message_is_seen(enc: Encoding) -> None:
     half = enc.delta // 2

@@ -171,29 +171,24 @@ def test_known_polynomials(ring: Ring) -> None:
 
 
 @every_ring
-def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Ring) -> None:
+def test_they_are_made_once_for_all_that_seal_and_open(ring: Ring) -> None:
     one, other = (PublicPolynomials(ring, place(100)) for _ in range(2))
     assert one.derive(0, 2) is other.derive(0, 2)
-    size = 4 * len(ring.primes) * ring.degree
-    last = rlwe.KEPT // size
-    assert one.derive(last - 1, 1) is other.derive(last - 1, 1)
-    assert one.derive(last, 1) is not other.derive(last, 1)
     found = PublicPolynomials(ring, place(100, run=1)).derive(0, 2)
     assert not np.array_equal(found, one.derive(0, 2))
 
 
-def test_what_is_kept_is_bounded_in_bytes() -> None:
-    """However large the requested pieces are."""
-    ring = RINGS[-1]
-    whole = rlwe.KEPT // (4 * len(ring.primes) * ring.degree)
+def test_what_is_kept_is_bounded() -> None:
+    """Of all runs and groups together, by last use."""
+    ring, together = RINGS[-1], rlwe.TOGETHER // RINGS[-1].degree
     one = PublicPolynomials(ring, place(100, run=3))
-    first, last = one.derive(0, 1), one.derive(0, whole)
-    for run in range(4, 6):
-        latest = PublicPolynomials(ring, place(100, run=run)).derive(0, whole)
-        assert rlwe._polynomials.size <= 2 * rlwe.KEPT
-    assert PublicPolynomials(ring, place(100, run=5)).derive(0, whole) is latest
-    assert one.derive(0, whole) is not last
-    assert np.array_equal(one.derive(0, 1), first)
+    first = one.derive(0, together)
+    assert one.derive(0, together) is first
+    for run in range(4, 4 + rlwe.PIECES):
+        PublicPolynomials(ring, place(100, run=run)).derive(0, together)
+    again = one.derive(0, together)
+    assert again is not first
+    assert np.array_equal(again, first)
 
 
 @every_ring

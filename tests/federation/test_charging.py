@@ -202,7 +202,7 @@ def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
     federation = simulation.coordinator.federation
     assert "the privacy budget is spent" in federation.finished
     assert not federation.retired, "whoever was asked could pay"
-    charged = Counter(charge.party for charge in federation.ledger.charges)
+    charged = Counter(charge.party for charge in federation.ledger.facts)
     assert set(charged.values()) == {3}
 
 
@@ -226,5 +226,5 @@ def test_a_client_stops_at_its_budget_though_a_coordinator_asks_for_more(
     assert any(stopped)
     failed = [halt.error is TooFew for halt in halts]
     assert [not own for own in stopped] == failed, "the others hear that too few are left"
-    charged = Counter(charge.party for charge in simulation.coordinator.federation.ledger.charges)
+    charged = Counter(charge.party for charge in simulation.coordinator.federation.ledger.facts)
     assert max(charged.values()) == 3

@@ -96,9 +96,9 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     # What it sealed it has spent, by its own record; what was summed is the coordinator's.
     member = late.play.parties[LATE].machine
     assert isinstance(member, Member)
-    assert [charge.version for charge in member._ledger.charges] == bases
+    assert [charge.version for charge in member._ledger.facts] == bases
     ledger = late.play.coordinator.federation.ledger
-    charges = Counter(charge.party for charge in ledger.charges)
+    charges = Counter(charge.party for charge in ledger.facts)
     assert charges == dict.fromkeys(set(client_names(6)) - {LATE}, versions)
 
 

@@ -156,7 +156,7 @@ def test_other_private_steps_than_are_charged_are_never_sealed(
     with pytest.raises(ScriptFailed, match=told):
         simulation.run()
     ledger = simulation.coordinator.federation.ledger
-    assert not ledger.charges
+    assert not ledger.facts
 
 
 COUNTS = (30, 60, 90, 200, 400)

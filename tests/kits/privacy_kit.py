@@ -59,9 +59,8 @@ def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
 
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Charge | Release, ...]:
-    """Everything on record of one party: its charges, then its releases, each in order."""
-    facts: tuple[Charge | Release, ...] = (*ledger.charges, *ledger.releases)
-    return tuple(fact for fact in facts if fact.party == party)
+    """Everything on record of one party, in order."""
+    return tuple(fact for fact in ledger.facts if fact.party == party)
 
 
 def privatize(

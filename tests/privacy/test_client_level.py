@@ -20,7 +20,6 @@ from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused
 from secureps.privacy import client_level
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.client_level import ClientMechanism, norm_limit, round_to_norm
-from secureps.privacy.ledger import Ledger
 from secureps.privacy.mechanism import clip_l2
 from secureps.privacy.skellam import MOST_VARIANCE, tail
 from tests.kits.privacy_kit import privatize
@@ -142,7 +141,7 @@ def test_a_release_states_the_facts_and_has_an_epsilon() -> None:
         assert release.stddev == mechanism.stddev
         assert release.sources == sources
         # A Gaussian of the same multiplier, by the same conversion: 4.7527 at 1e-5.
-        spent = client_epsilon(Ledger([release]).releases, 1e-5)
+        spent = client_epsilon([release], 1e-5)
         assert spent == pytest.approx(4.7527, abs=2e-4)
 
 

@@ -174,12 +174,12 @@ def test_the_largest_epsilon_follows_the_ledger(tmp_path: Path) -> None:
     coordinator.federation.unsafe.clear()
     metrics.on_state(coordinator, simulation.loop.now())
     first = value(metrics, "secureps_largest_epsilon")
-    charges = coordinator.federation.ledger.charges
-    simulation.run(lambda: len(coordinator.federation.ledger.charges) > len(charges))
+    charges = coordinator.federation.ledger.facts
+    simulation.run(lambda: len(coordinator.federation.ledger.facts) > len(charges))
     coordinator.federation.unsafe.clear()
     metrics.on_state(coordinator, simulation.loop.now())
     assert value(metrics, "secureps_largest_epsilon") == first, "nothing was journalled here"
-    metrics.on_records([coordinator.federation.ledger.charges[-1]])
+    metrics.on_records([coordinator.federation.ledger.facts[-1]])
     metrics.on_state(coordinator, simulation.loop.now())
     after = value(metrics, "secureps_largest_epsilon")
     assert first is not None

@@ -110,7 +110,7 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
     world.pump()
     assert world.federation.finished
-    assert [c.version for c in world.federation.ledger.charges if c.party == "c1"] == [0, 1]
+    assert [c.version for c in world.federation.ledger.facts if c.party == "c1"] == [0, 1]
     assert all(m.epsilon > 0 and m.charges == 2 for m in world.status().members)
 
 

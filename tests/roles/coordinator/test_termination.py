@@ -165,7 +165,7 @@ def test_a_budget_that_even_the_first_version_exceeds_ends_the_run_at_version_0(
     world = ended(Plan(section.model_copy(update={"privacy": poor})))
     assert world.group().version == 0
     assert "would bring 4 clients" in world.federation.finished
-    assert not world.federation.ledger.charges
+    assert not world.federation.ledger.facts
 
 
 def test_a_coordinator_restarted_at_any_moment_ends_alike() -> None:
