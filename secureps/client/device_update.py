@@ -3,7 +3,7 @@
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
 Only integers come to the host, block by block. The device needs memory for the trained model, the
 values of one group, TOGETHER values in float64 and one encoded block. If its memory does not
-suffice, the host makes the rest.
+suffice, the host makes the update.
 
 All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
 an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
@@ -26,8 +26,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +42,6 @@ from secureps.client.update import (
     Integers,
     Trained,
     Update,
-    Words,
     overlapping_slices,
     overlaps,
     subtract,
@@ -58,8 +59,6 @@ from secureps.privacy.skellam import Skellam
 from secureps.service.logs import tell
 from secureps.wording import one_line
 
-Made = TypeVar("Made")
-
 
 def device_update(made: Trained, device: torch.device) -> Update | None:
     """Makes the clipped update of a group on the device that has some of its tensors.
@@ -67,7 +66,7 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
     Returns None, and logs why, if the device's memory does not suffice, or its bits differ from the
     host's. Raises NotFinite if a value is not finite.
     """
-    try:
+    with within_memory(made, device):
         if other := first_difference(device):
             text = f"{device} makes other bits than the host ({other})"
             tell(made.party, "Note", f"{text}: updates are made on the host")
@@ -77,64 +76,44 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
             for at, piece in _copy_pieces(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
         return _clip(made, values)
-    except torch.OutOfMemoryError:
-        pass
-    text = f"{made.plan.head(made.layout.name)}{_no_memory(device)}"
-    tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
     return None
 
 
-def _no_memory(device: torch.device) -> str:
-    return f"{device} has no memory left for the update"
+@contextmanager
+def within_memory(made: Trained, device: torch.device) -> Iterator[None]:
+    """Logs that a device's memory does not suffice for an update, which the host then makes."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        text = f"{made.plan.head(made.layout.name)}{device} has no memory left for the update"
+        tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
 
 
+@dataclass(frozen=True, eq=False)
 class DeviceVector:
-    """The values of an update in a device's memory, or on the host once the device was full.
+    """The values of an update in a device's memory, float32 (n,), which nothing else uses."""
 
-    Args:
-        where: the beginning of log lines.
-        values: float32 (n,), which nothing else uses.
-    """
-
-    def __init__(self, party: str, where: str, values: Tensor) -> None:
-        self._party, self._where = party, where
-        self._values: Tensor | None = values
-        self._host: NDArray[np.float32] | None = None
+    values: Tensor
 
     def part(self, first: int, last: int) -> NDArray[np.float32]:
-        """Returns values [first, last) on the host; a view if all values are there."""
-        if self._host is not None:
-            return self._host[first:last]
-        made: NDArray[np.float32] = self._there[first:last].to("cpu", copy=True).numpy()
+        """Copies values [first, last) to the host."""
+        made: NDArray[np.float32] = self.values[first:last].to("cpu", copy=True).numpy()
         return made
 
-    @property
-    def _there(self) -> Tensor:
-        assert self._values is not None, "values have gone to the host"
-        return self._values
-
-    def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device; returns None if its memory does not suffice.
-
-        The values then move to the host, and all later attempts return None.
-        """
-        if self._values is None:
-            return None
-        try:
-            return action()
-        except torch.OutOfMemoryError:
-            pass  # continue outside: the traceback keeps the action's tensors in memory
-        text = f"{self._where}{_no_memory(self._there.device)}"
-        tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
-        self._host, self._values = self.part(0, self._values.numel()), None
-        return None
-
     def round_block(
-        self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
+        self,
+        code: BlockCode,
+        place: tuple[int, int],
+        grid: Grid,
+        share: float,
+        stream: Stream,
+        start: int,
     ) -> Integers:
-        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
-        stream, start = words_at
-        encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
+        """Rounds the block whose values are at a place, by the words of a stream from `start` on.
+
+        Raises NotFinite if a value is not finite.
+        """
+        encoded, made = encode(code, self.values[slice(*place)]), list[Integers]()
         for at, piece in _number_pieces(encoded):
             drawn = words(stream, start + at, piece.numel(), piece.device)
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
@@ -155,7 +134,7 @@ class DeviceVector:
         """
 
         def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
-            return encode(code, self._there[slice(*place)]).float()
+            return encode(code, self.values[slice(*place)]).float()
 
         factor = 1.0
         if coded:
@@ -164,7 +143,7 @@ class DeviceVector:
 
         def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
             if not coded:
-                return self._there[slice(*place)]
+                return self.values[slice(*place)]
             made = encoded(code, place)
             if factor < 1:
                 shrink(made, factor)
@@ -178,7 +157,7 @@ class DeviceVector:
         words_of_noise = hidden(map(np.concatenate, rounded))
         noise = None
         if mechanism.placement != "aggregator":
-            noise = DeviceSkellam(mechanism.sampler, words_of_noise, self._there.device)
+            noise = DeviceSkellam(mechanism.sampler, words_of_noise, self.values.device)
 
         def made(z: Tensor) -> Integers:
             if noise is not None:
@@ -189,12 +168,11 @@ class DeviceVector:
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
-    ) -> bool:
+    ) -> None:
         """Subtracts what a block's integers, times a step, decode to."""
-        values = self._there[slice(*place)]
+        values = self.values[slice(*place)]
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)
-        return True
 
 
 def _subtract_published(made: Trained, device: torch.device) -> Tensor:
@@ -232,10 +210,9 @@ def _subtract_published(made: Trained, device: torch.device) -> Tensor:
 
 
 def _clip(made: Trained, values: Tensor) -> Update:
-    party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
+    plan, layout, scale = made.plan, made.layout, made.scale
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
-    where = plan.head(layout.name)
-    vector = DeviceVector(party, where, values)
+    vector = DeviceVector(values)
     if isinstance(mover, AdaptiveClip) and scale is not None:
         by = divisor(mover.check(scale), values)
         for piece in pieces(values):

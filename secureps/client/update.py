@@ -18,7 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,9 +50,6 @@ BlockIntegers = Callable[[int, int], Integers]
 
 _Part = tuple[BlockCode, tuple[int, int], slice]
 """A block: its code, the place of its values in the update, and the place of its integers."""
-
-Words = tuple[Stream, int]
-"""A stream, and the number of the first word to read."""
 
 Part = Callable[[int, int], NDArray[np.float32]]
 """(first, last) -> the values [first, last) of a vector: a new float32 array, from any thread."""
@@ -415,13 +412,12 @@ class UpdateIntegers:
     def _round(self, part: _Part, update: Update, share: float) -> Integers:
         """Rounds a block; under feedback what is left out replaces the block in the update."""
         code, place, span = part
-        grid, there, whole = self._grid, update.device, None
+        grid, there = self._grid, update.device
         words = self.stream("round", *self._labels)  # one stream for all blocks
-        if there is not None:
-            at = (words, span.start)
-            whole = there.attempt(partial(there.round_block, code, place, grid, share, at))
-        if whole is None:
+        if there is None:
             whole = self._round_on_host(part, update, share, words)
+        else:
+            whole = there.round_block(code, place, grid, share, words, span.start)
         if self.plan.group(self.layout.name).feedback:
             carried = whole.astype(np.int32) - grid.most
             _leave_rest(update, code, place, carried, grid.step / share)
@@ -449,10 +445,9 @@ class UpdateIntegers:
         The noise is derived from the secret seed and the integers that it hides, so the same update
         gets the same noise, and different updates never do: else their difference would be bare.
         """
-        there, made = update.device, None
-        if there is not None:
-            made = there.attempt(partial(self._round_and_noise_on_device, there, mechanism, parts))
-        rounded, noised = made or self._round_and_noise_on_host(mechanism, parts, update)
+        there = update.device
+        make = self._round_and_noise_on_host if there is None else self._round_and_noise_on_device
+        rounded, noised = make(mechanism, parts, update)
         # `rounded` is empty without feedback
         for (code, place, _), steps in zip(parts, rounded, strict=False):
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
@@ -478,10 +473,10 @@ class UpdateIntegers:
         return kept, [noised[span] for _, _, span in parts]
 
     def _round_and_noise_on_device(
-        self, device: Any, mechanism: ClientMechanism, parts: Sequence[_Part]
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> tuple[list[Integers], list[Integers]]:
         section, kept = self.plan.group(self.layout.name), list[Integers]()
-        blocks = [(code, place) for code, place, _ in parts]
+        device, blocks = update.device, [(code, place) for code, place, _ in parts]
         words = self.stream("round", *self._labels)
 
         def hidden(rounded: Iterator[Integers]) -> Stream:
@@ -505,8 +500,8 @@ class UpdateIntegers:
 def _leave_rest(
     update: Update, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
 ) -> None:
-    there = update.device
-    if there is not None and there.attempt(partial(there.subtract, code, place, integers, step)):
+    if update.device is not None:
+        update.device.subtract(code, place, integers, step)
         return
     rest = update.part(*place)
     rest -= code.decode(integers * step)

@@ -205,7 +205,7 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def make_update(made: Trained) -> Update:
+def make_update(made: Trained, on_host: bool = False) -> Update:
     """Makes the clipped update of a group, on a device if the trained model was left there.
 
     Under feedback the caller may change its parts. Raises NotFinite if a value is not finite.
@@ -215,7 +215,7 @@ def make_update(made: Trained) -> Update:
         return make_addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
-    if held is not None:
+    if held is not None and not on_host:
         from secureps.client.device_update import device_update  # imports torch
 
         there = device_update(made, held.tensor.device)
@@ -606,6 +606,12 @@ class ClientWorker(Worker):
                 raise Malformed(
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
                 )
+        if update.device is not None:
+            from secureps.client.device_update import within_memory  # imports torch
+
+            with within_memory(made, update.device.values.device):
+                return self._draft(task, aim, model, update, counted)
+            update = make_update(made, on_host=True)
         return self._draft(task, aim, model, update, counted)
 
     def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
