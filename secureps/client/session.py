@@ -284,7 +284,7 @@ class Session:
         kit, site, stores, around = parts
         metered = replace(around, meter=Meters(self._exchange, around.meter))
         executor = make_member(kit, site, stores, metered, terms=terms)
-        executor.worker = ExchangeWorker(executor.worker, self._exchange)
+        executor.worker = ExchangeWorker(executor.worker)
         self._executor = executor
         if self._exchange.is_over:  # `_stop` was called before there was an executor
             executor.stop()
@@ -544,11 +544,13 @@ class Exchange(Meter):
                 raise SessionClosed
             return self._pushed
 
-    def note_sealed(self, ids: set[str]) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """Notes which updates were sealed; `give` returns once all of them are journalled."""
-        with self._changed:
-            self._sealed = ids
-            self._changed.notify_all()
+        match task, result:
+            case Contribute() | SealOn(), Contributed(updates, again=()):
+                with self._changed:
+                    self._sealed = {str(update.receipt.id) for update in updates}
+                    self._changed.notify_all()
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Notes from durable records which updates are sealed, and which are settled."""
@@ -653,21 +655,15 @@ class ExchangeTrainer:
 
 
 class ExchangeWorker:
-    """A client's worker that tells an exchange which updates it sealed."""
+    """A client's worker that leaves the run in place of a training that the session gave up."""
 
-    def __init__(self, worker: Worker, exchange: Exchange) -> None:
-        self._worker, self._exchange = worker, exchange
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
         self.seconds = worker.seconds
 
     def work(self, task: Task) -> TaskResult | None:
-        """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
-            done = self._worker.work(task)
+            return self._worker.work(task)
         except SessionClosed:
             return Leave(LEFT)
-        sealing = isinstance(task, Contribute | SealOn)
-        # with `again` it is sealed again later
-        if sealing and isinstance(done, Contributed) and not done.again:
-            self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
-        return done

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -358,7 +357,7 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
     found: list[object] = []
-    worker = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
+    worker = ExchangeWorker(Worker())  # type: ignore[arg-type]
     thread = threading.Thread(target=lambda: found.append(worker.work(Task())))
     thread.start()
     assert exchange.take() is not None
@@ -379,10 +378,8 @@ def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> Non
 
 def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
     """The disk failed between two blocks: no update came of it, and one will."""
-    told, ends = list[Any](), [Contributed((), (), again=(Aim("all", 0, 3),)), Contributed((), ())]
-    other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
-    worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
-    exchange: Any = SimpleNamespace(note_sealed=told.append)
-    for ended in (0, 1):
-        ExchangeWorker(worker, exchange).work(SealOn())
-        assert len(told) == ended
+    exchange = Exchange()
+    for again in ((Aim("all", 0, 3),), ()):
+        assert exchange._sealed is None
+        exchange.on_work(SealOn(), 0.0, Contributed((), (), again=again))
+    assert exchange._sealed == set()
