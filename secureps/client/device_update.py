@@ -1,9 +1,9 @@
 """Makes an update on the device where its model was trained, with the same bits as on the host.
 
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
-Only integers come to the host, block by block. The device needs memory for the trained model, the
-values of one group, TOGETHER values in float64 and one encoded block. If its memory does not
-suffice, the host makes the update.
+Only integers come to the host, a few at a time. The device needs memory for the trained model, the
+values of one group, TOGETHER values in float64 and one encoded block, or under noise all of them.
+If its memory does not suffice, the host makes the update.
 
 All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
 an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
@@ -16,9 +16,6 @@ does, and the sums of pieces exactly. NumPy halves a run until 128 values are le
 eight columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The
 accuracy of floating point summation"). Products and sums are separate operations, so that torch
 fuses none of them.
-
-**Noise.** To save memory, rounded values are not kept. They are computed three times: for the norm,
-for the digests that the noise is bound to, and for the noise.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -119,52 +116,37 @@ class DeviceVector:
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
-    def round_and_noise(
+    def round_together(
         self,
         mechanism: ClientMechanism,
-        blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
+        blocks: Sequence[tuple[BlockCode, tuple[int, int], slice]],
         coded: bool,
         stream: Stream,
-        hidden: Callable[[Iterator[Integers]], Stream],
-    ) -> list[Integers]:
-        """Rounds all blocks, and adds this client's noise.
+    ) -> NDArray[np.int64]:
+        """Rounds all blocks, whose norm is bounded, before any noise: int64 (sent,).
 
-        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
-        the noise for the rounded integers of all blocks.
+        Each block has its code, the place of its values, and that of its integers. `coded` tells
+        whether a codec may have lengthened the values.
         """
-
-        def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
-            return encode(code, self.values[slice(*place)]).float()
-
-        factor = 1.0
+        whole = self.values
         if coded:
-            every = partial(map, encoded, *zip(*blocks, strict=True))
-            factor, _ = clip_factor(lambda: _align(every()), mechanism.clip)
-
-        def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
-            if not coded:
-                return self.values[slice(*place)]
-            made = encoded(code, place)
+            encoded = [encode(code, self.values[slice(*place)]) for code, place, _ in blocks]
+            whole = torch.cat([each.float() for each in encoded])
+            factor, _ = clip_factor(lambda: pieces(whole), mechanism.clip)
             if factor < 1:
-                shrink(made, factor)
-            return made
+                shrink(whole, factor)
+        return round_update(mechanism, whole, stream)
 
-        starts = [0, *itertools.accumulate(code.sent for code, _ in blocks)]
-        makers = [partial(block, *each) for each in blocks]
-        rounding = DeviceRounding(mechanism, makers, starts, stream)
-        own, most = range(len(blocks)), mechanism.most
-        rounded = ([z.to(torch.int32).cpu().numpy() for z in rounding.steps(k)] for k in own)
-        words_of_noise = hidden(map(np.concatenate, rounded))
-        noise = None
+    def add_noise(
+        self, mechanism: ClientMechanism, z: NDArray[np.int64], stream: Stream
+    ) -> NDArray[np.int64]:
+        """`ClientMechanism.add_noise` with noise that the device draws; overwrites z."""
         if mechanism.placement != "aggregator":
-            noise = DeviceSkellam(mechanism.sampler, words_of_noise, self.values.device)
-
-        def made(z: Tensor) -> Integers:
-            if noise is not None:
-                z = z + noise.next(z.numel())
-            return _to_host(z.clamp(-most, most) + most, 2 * most)
-
-        return [np.concatenate([made(z) for z in rounding.steps(k)]) for k in own]
+            noise = DeviceSkellam(mechanism.sampler, stream, self.values.device)
+            for start in range(0, z.size, TOGETHER):
+                part = z[start : start + TOGETHER]
+                part += noise.next(part.size).cpu().numpy()
+        return mechanism.put_on_grid(z)
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
@@ -259,18 +241,6 @@ def _copy_pieces(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
 
 def _number_pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
-
-
-def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Cuts values into pieces of PIECE values; only the last may have fewer."""
-    left: Tensor | None = None
-    for part in parts:
-        whole = part if left is None else torch.cat((left, part))
-        cut = whole.numel() // PIECE * PIECE
-        yield from pieces(whole[:cut]) if cut else ()
-        left = whole[cut:]
-    if left is not None and left.numel():
-        yield left
 
 
 def _to_host(integers: Tensor, levels: int) -> Integers:
@@ -484,43 +454,24 @@ def _transform(x: Tensor) -> None:
 # --- noise ---------------------------------------------------------------------------
 
 
-class DeviceRounding:
-    """`ClientMechanism.round_update` on the device, block by block.
+def round_update(mechanism: ClientMechanism, values: Tensor, stream: Stream) -> NDArray[np.int64]:
+    """`ClientMechanism.round_update` on the device: clipped float32 (n,) -> int64 (n,).
 
-    Args:
-        blocks: functions that return a block's clipped values, float32, the same at every call.
-        starts: the index of each block's first value, and the number of all values.
-        stream: its words serve one try after another.
-    Raises:
-        InternalError: the words are not random, or the update was not clipped.
+    The words of `stream` serve one try after another. InternalError: the words are not random, or
+    the update was not clipped.
     """
-
-    def __init__(
-        self,
-        mechanism: ClientMechanism,
-        blocks: Sequence[Callable[[], Tensor]],
-        starts: Sequence[int],
-        stream: Stream,
-    ) -> None:
-        self._made, self._stream = mechanism.calibration, stream
-        self._blocks, self._starts = blocks, starts
-        for self._tried in range(MOST_TRIES):
-            if sum(map(self._squares, range(len(blocks)))) <= self._made.limit:
-                return
-        raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
-
-    def steps(self, block: int) -> Iterator[Tensor]:
-        """Yields a block's values, rounded, before any noise, a few at a time: int64."""
-        at = self._tried * self._starts[-1] + self._starts[block]
-        for piece in pieces(self._blocks[block]()):
-            drawn = words(self._stream, at, piece.numel(), piece.device)
-            scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
-            yield round_randomly(scaled, drawn).to(torch.int64)
-            at += piece.numel()
-
-    def _squares(self, block: int) -> int:
-        sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
-        return sum(torch.stack(sums).tolist())
+    made, z = mechanism.calibration, np.empty(values.numel(), np.int64)
+    for tried in range(MOST_TRIES):
+        squares = list[Tensor]()
+        for at, piece in _number_pieces(values):
+            drawn = words(stream, tried * z.size + at, piece.numel(), piece.device)
+            scaled = piece.double() * (1.0 / made.step * (1.0 - 2.0**-50))
+            steps = round_randomly(scaled, drawn).to(torch.int64)
+            squares += [part.sum() for part in pieces(steps * steps, _SQUARES)]
+            z[at : at + steps.numel()] = steps.to(torch.int32).cpu().numpy()
+        if sum(torch.stack(squares).tolist()) <= made.limit:
+            return z
+    raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
 
 
 class DeviceSkellam:

@@ -445,47 +445,33 @@ class UpdateIntegers:
         The noise is derived from the secret seed and the integers that it hides, so the same update
         gets the same noise, and different updates never do: else their difference would be bare.
         """
-        there = update.device
-        make = self._round_and_noise_on_host if there is None else self._round_and_noise_on_device
-        rounded, noised = make(mechanism, parts, update)
-        # `rounded` is empty without feedback
-        for (code, place, _), steps in zip(parts, rounded, strict=False):
-            _leave_rest(update, code, place, steps, mechanism.calibration.step)
-        return list(noised)
-
-    def _round_and_noise_on_host(
-        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
-    ) -> tuple[list[Integers], list[Integers]]:
-        """Returns all blocks' integers without noise, if there is feedback, and with noise."""
-        section = self.plan.group(self.layout.name)
-        if section.codec:  # rounding to float32 may make it longer than the clip
-            encoded = np.empty(self.layout.sent, np.float32)
-            for code, place, span in parts:
-                encoded[span] = code.encode(update.part(*place))
-            whole, _ = clip_l2(encoded, mechanism.clip)
-        else:
-            whole = update.to_array()
-        z = mechanism.round_update(whole, self.stream("round", *self._labels).words)
-        every = parts if section.feedback else ()
-        kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
-        hidden = self._noise_words(z[span] for _, _, span in parts)
-        noised = mechanism.add_noise(z, hidden.words)
-        return kept, [noised[span] for _, _, span in parts]
-
-    def _round_and_noise_on_device(
-        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
-    ) -> tuple[list[Integers], list[Integers]]:
-        section, kept = self.plan.group(self.layout.name), list[Integers]()
-        device, blocks = update.device, [(code, place) for code, place, _ in parts]
+        section, there = self.plan.group(self.layout.name), update.device
         words = self.stream("round", *self._labels)
+        if there is not None:
+            z = there.round_together(mechanism, parts, bool(section.codec), words)
+        else:
+            z = mechanism.round_update(self._encode(mechanism, parts, update), words.words)
+        if section.feedback:
+            for code, place, span in parts:
+                _leave_rest(update, code, place, z[span], mechanism.calibration.step)
+        hidden = self._noise_words(z[span] for _, _, span in parts)
+        if there is not None:
+            noised = there.add_noise(mechanism, z, hidden)
+        else:
+            noised = mechanism.add_noise(z, hidden.words)
+        return [noised[span] for _, _, span in parts]
 
-        def hidden(rounded: Iterator[Integers]) -> Stream:
-            if not section.feedback:
-                return self._noise_words(rounded)
-            kept.extend(rounded)
-            return self._noise_words(kept)
-
-        return kept, device.round_and_noise(mechanism, blocks, bool(section.codec), words, hidden)
+    def _encode(
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
+    ) -> NDArray[np.float32]:
+        """Encodes all blocks, and clips them again: rounding to float32 may make them longer."""
+        if not self.plan.group(self.layout.name).codec:
+            return update.to_array()
+        encoded = np.empty(self.layout.sent, np.float32)
+        for code, place, span in parts:
+            encoded[span] = code.encode(update.part(*place))
+        whole, _ = clip_l2(encoded, mechanism.clip)
+        return whole
 
     def _noise_words(self, integers: Iterable[Integers]) -> Stream:
         return self.stream("noise", *self._labels, *self._digests(integers))

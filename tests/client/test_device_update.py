@@ -340,7 +340,7 @@ def test_without_memory_for_a_block_the_update_is_the_hosts(
     made_on_a_full_device(plan, part, calls, tmp_path, caplog)
 
 
-@pytest.mark.parametrize("part", ["DeviceRounding", "DeviceSkellam", "encode"])
+@pytest.mark.parametrize("part", ["round_update", "DeviceSkellam", "encode"])
 def test_without_memory_for_noise_the_update_is_the_hosts(
     part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
