@@ -594,7 +594,7 @@ class ClientWorker(Worker):
         versions = [f"{at.group} {at.version}".encode() for at in task.model]
         return digest("secureps-base", *(model or (*task.blocks, *versions)))
 
-    def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
+    def _find_repeats(self, task: Pulled) -> dict[Aim, str]:
         """Returns the ledger's objections, if all aims had this model before as other versions."""
         rows = {aim: self._make_row(aim, b"", task, None) for aim in task.aims}
         said = {aim: self._site.ledger.explain_repeat(row) for aim, row in rows.items()}
@@ -713,9 +713,8 @@ class ClientWorker(Worker):
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
-        own = None if task.aim is None else self._make_row(task.aim, b"", task, None)
-        if task.aim is not None and own is not None and (said := site.ledger.explain_repeat(own)):
-            return Contributed((), (), {task.aim: said})
+        if unsent := self._find_repeats(task):
+            return Contributed((), (), unsent)
         try:
             if excess := self._explain_excess(task):
                 raise BudgetSpent(excess)
