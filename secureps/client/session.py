@@ -115,6 +115,8 @@ class Session:
         self._joining, self._exchange = joining, trainer.exchange
         self._trainer, self._frozen = trainer, frozen
         self._executor: Executor | None = None
+        self._begun = threading.Event()
+        """Set once there is an executor, or the client has ended without one."""
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
         self._entered = self._raised = False
@@ -125,7 +127,7 @@ class Session:
         self._entered = True
         self._thread.start()
         try:
-            self._exchange.wait_for_start()
+            self._begun.wait()
         except BaseException:  # Ctrl-C: there is no __exit__ yet
             self._stop()
             raise
@@ -279,6 +281,7 @@ class Session:
         except BaseException as error:
             end = error
         self._exchange.note_end(end)
+        self._begun.set()
 
     def _make(self, *parts: Any, terms: Terms) -> Executor:
         kit, site, stores, around = parts
@@ -288,7 +291,7 @@ class Session:
         self._executor = executor
         if self._exchange.is_over:  # `_stop` was called before there was an executor
             executor.stop()
-        self._exchange.note_start()
+        self._begun.set()
         return executor
 
     def _leave(self) -> None:
@@ -527,7 +530,7 @@ class Exchange(Meter):
         self._pushed: FitResult | None = None
         self._sealed: set[str] | None = None
         self._durable = set[str]()
-        self._closed = self._started = False
+        self._closed = False
         self.outcomes: dict[str, str] = {}
         self.newest: Mapping[str, Array] = {}
         self.end: Halt | BaseException | None = None
@@ -563,21 +566,12 @@ class Exchange(Meter):
                         self.outcomes[str(id)] = outcome
             self._changed.notify_all()
 
-    def note_start(self) -> None:
-        with self._changed:
-            self._started = True
-            self._changed.notify_all()
-
     def note_end(self, end: Halt | BaseException) -> None:
         with self._changed:
             self.end = end
             self._changed.notify_all()
 
     # --- the caller's side ----------------------------------------------------------
-
-    def wait_for_start(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._started or self.is_over)
 
     def take(self) -> PulledModel | None:
         """Waits for the next model to train from; None once the run has finished."""

@@ -295,7 +295,7 @@ def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session._exchange, "wait_for_start", interrupted)
+    monkeypatch.setattr(session._begun, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.__enter__()
     assert not session._thread.is_alive()
