@@ -29,6 +29,7 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     Parameters,
+    TrainingLeft,
     convert_tensors,
     find_mismatch,
     number,
@@ -43,7 +44,7 @@ from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
-from secureps.service.environment import Meter, Meters, Worker
+from secureps.service.environment import Meter, Meters
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
@@ -287,7 +288,6 @@ class Session:
         kit, site, stores, around = parts
         metered = replace(around, meter=Meters(self._exchange, around.meter))
         executor = make_member(kit, site, stores, metered, terms=terms)
-        executor.worker = ExchangeWorker(executor.worker)
         self._executor = executor
         if self._exchange.is_over:  # `_stop` was called before there was an executor
             executor.stop()
@@ -511,13 +511,6 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
         )
 
 
-class SessionClosed(BaseException):
-    """Stops the training of a closed session.
-
-    It is not an Exception, because `blamed` would report one as a fault of the script.
-    """
-
-
 class Exchange(Meter):
     """Hands models and updates between the client's worker thread and the caller's thread.
 
@@ -538,13 +531,13 @@ class Exchange(Meter):
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for the pushed update; SessionClosed if none comes."""
+        """Hands out a model, and waits for the pushed update; TrainingLeft if none comes."""
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._pushed is not None or self.is_over)
             if self._pushed is None:
-                raise SessionClosed
+                raise TrainingLeft(LEFT)
             return self._pushed
 
     def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
@@ -646,18 +639,3 @@ class ExchangeTrainer:
         if self._judge is None:
             raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
         return self._judge(parameters)
-
-
-class ExchangeWorker:
-    """A client's worker that leaves the run in place of a training that the session gave up."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
-        self.seconds = worker.seconds
-
-    def work(self, task: Task) -> TaskResult | None:
-        try:
-            return self._worker.work(task)
-        except SessionClosed:
-            return Leave(LEFT)

@@ -67,6 +67,7 @@ from secureps.client.trainer import (
     FitResult,
     HeldTensor,
     Trainer,
+    TrainingLeft,
     blamed,
     convert_fit,
     judge,
@@ -429,7 +430,7 @@ class ClientWorker(Worker):
         standing = self._site.ledger.describe_spent(self._delta)
         return Contributed(tuple(made), figures, unsent, told, standing)
 
-    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
+    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed | Leave:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
         After an error all aims are sealed again under new keys: blocks may have left, and a key
@@ -444,6 +445,8 @@ class ClientWorker(Worker):
         except StopIteration as end:
             done: Contributed = end.value
             return done
+        except TrainingLeft as left:
+            return Leave(str(left))
         self._sealing, self._left = sealing, time.perf_counter()
         return Done(task, block)
 

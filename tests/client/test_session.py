@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWorker
-from secureps.client.trainer import RecordPrivacy
+from secureps.client.session import LEFT, Exchange, ExchangeTrainer
+from secureps.client.trainer import RecordPrivacy, blamed
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
 from secureps.messages.requests import MemberStatus
-from secureps.messages.run import Task
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
 from secureps.roles.member.member import LEFT as BY_ITS_HOLDER
@@ -24,9 +24,10 @@ from secureps.service.process import act_text
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_private
+from tests.client.test_worker import worker
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
-from tests.kits.roles_kit import PRIVACY
+from tests.kits.roles_kit import PRIVACY, make_plan
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
 SSP = {"name": "ssp", "slack": 2, "minimum": 2}
@@ -345,20 +346,19 @@ def test_the_holders_own_function_evaluates() -> None:
         ExchangeTrainer(Exchange(), {}, 3).evaluate({})
 
 
-def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
+def test_a_training_that_nobody_waits_for_any_more_leaves_the_run(tmp_path: Path) -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
     trainer = ExchangeTrainer(exchange, {}, 3)
 
-    class Worker:
-        take = keep = fetch = seconds = expect = None
-
-        def work(self, task: object) -> object:
+    def training() -> Any:
+        yield from ()
+        with blamed("fit"):
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
-    found: list[object] = []
-    worker = ExchangeWorker(Worker())  # type: ignore[arg-type]
-    thread = threading.Thread(target=lambda: found.append(worker.work(Task())))
+    found, own = list[object](), worker(make_plan(), tmp_path, UnsafeSeed(1))
+    own._sealing = training()
+    thread = threading.Thread(target=lambda: found.append(own.work(SealOn())))
     thread.start()
     assert exchange.take() is not None
     exchange.close()
