@@ -1,9 +1,9 @@
 """Makes an update on the device where its model was trained, with the same bits as on the host.
 
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
-Only integers come to the host, a few at a time. The device needs memory for the trained model, the
-values of one group, TOGETHER values in float64 and one encoded block, or under noise all of them.
-If its memory does not suffice, the host makes the update.
+Integers come to the host block by block. The device needs memory for the trained model, the values
+of one group, TOGETHER values in float64 and one encoded block. If its memory does not suffice, the
+host makes the update. Client-level noise, and the rounding before it, is always the host's.
 
 All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
 an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -46,13 +46,12 @@ from secureps.client.update import (
 from secureps.codec.chain import BlockCode, Chain, sections
 from secureps.codec.grid import Grid, MovingRange
 from secureps.crypto.sampling import Stream, public_stream
-from secureps.errors import InternalError, NotFinite
+from secureps.errors import NotFinite
 from secureps.model.layout import SCALE
 from secureps.policy.plan import scale_mover
 from secureps.privacy import mechanism as host
-from secureps.privacy.client_level import MOST_TRIES, AdaptiveClip, ClientMechanism
+from secureps.privacy.client_level import AdaptiveClip
 from secureps.privacy.mechanism import PIECE, factor_within
-from secureps.privacy.skellam import Skellam
 from secureps.service.logs import tell
 from secureps.wording import one_line
 
@@ -115,38 +114,6 @@ class DeviceVector:
             drawn = words(stream, start + at, piece.numel(), piece.device)
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
-
-    def round_together(
-        self,
-        mechanism: ClientMechanism,
-        blocks: Sequence[tuple[BlockCode, tuple[int, int], slice]],
-        coded: bool,
-        stream: Stream,
-    ) -> NDArray[np.int64]:
-        """Rounds all blocks, whose norm is bounded, before any noise: int64 (sent,).
-
-        Each block has its code, the place of its values, and that of its integers. `coded` tells
-        whether a codec may have lengthened the values.
-        """
-        whole = self.values
-        if coded:
-            encoded = [encode(code, self.values[slice(*place)]) for code, place, _ in blocks]
-            whole = torch.cat([each.float() for each in encoded])
-            factor, _ = clip_factor(lambda: pieces(whole), mechanism.clip)
-            if factor < 1:
-                shrink(whole, factor)
-        return round_update(mechanism, whole, stream)
-
-    def add_noise(
-        self, mechanism: ClientMechanism, z: NDArray[np.int64], stream: Stream
-    ) -> NDArray[np.int64]:
-        """`ClientMechanism.add_noise` with noise that the device draws; overwrites z."""
-        if mechanism.placement != "aggregator":
-            noise = DeviceSkellam(mechanism.sampler, stream, self.values.device)
-            for start in range(0, z.size, TOGETHER):
-                part = z[start : start + TOGETHER]
-                part += noise.next(part.size).cpu().numpy()
-        return mechanism.put_on_grid(z)
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
@@ -263,9 +230,6 @@ BLOCK = 16
 
 _COLUMNS = 1 << 10
 """Pieces that are rotated at a time: 8 MiB where each has 1024 values."""
-
-_SQUARES = 1 << 14
-"""Number of squares, each up to 2^48, that can be added up within int64."""
 
 
 def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
@@ -451,82 +415,10 @@ def _transform(x: Tensor) -> None:
             columns.copy_(part * 0.5 ** (size.bit_length() // 2))
 
 
-# --- noise ---------------------------------------------------------------------------
-
-
-def round_update(mechanism: ClientMechanism, values: Tensor, stream: Stream) -> NDArray[np.int64]:
-    """`ClientMechanism.round_update` on the device: clipped float32 (n,) -> int64 (n,).
-
-    The words of `stream` serve one try after another. InternalError: the words are not random, or
-    the update was not clipped.
-    """
-    made, z = mechanism.calibration, np.empty(values.numel(), np.int64)
-    for tried in range(MOST_TRIES):
-        squares = list[Tensor]()
-        for at, piece in _number_pieces(values):
-            drawn = words(stream, tried * z.size + at, piece.numel(), piece.device)
-            scaled = piece.double() * (1.0 / made.step * (1.0 - 2.0**-50))
-            steps = round_randomly(scaled, drawn).to(torch.int64)
-            squares += [part.sum() for part in pieces(steps * steps, _SQUARES)]
-            z[at : at + steps.numel()] = steps.to(torch.int32).cpu().numpy()
-        if sum(torch.stack(squares).tolist()) <= made.limit:
-            return z
-    raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
-
-
-class DeviceSkellam:
-    """`Skellam.sample` with its table on the device, of a stream that nothing else reads."""
-
-    def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
-        self._sampler, self._stream, self._device = sampler, stream, device
-        self._bounds = torch.from_numpy(sampler.table.bounds).to(device)
-        self._guide = torch.from_numpy(sampler.table.guide).to(device)
-        self._read = 0
-
-    def next(self, count: int) -> Tensor:
-        """The next values, int64 (count,); InternalError if the words are not random."""
-        values = torch.empty(count, dtype=torch.int64, device=self._device)
-        done = 0
-        while done < count:
-            n = min(TOGETHER, count - done)
-            found, undecided = self._look_up(words(self._stream, self._read, 2 * n, self._device))
-            if not undecided.numel():
-                values[done : done + n] = found
-                self._read, done = self._read + 2 * n, done + n
-                continue
-            # at most once in 2^40 values: the host reads further words
-            first = int(undecided[0])
-            values[done : done + first] = found[:first]
-            self._read += 2 * first
-            values[done + first] = self._sampler.decide(self._pair)
-            done += first + 1
-        return values
-
-    def _pair(self) -> int:
-        low, high = self._stream.at(self._read).words(2).tolist()
-        self._read += 2
-        return int(low | high << 32)
-
-    def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns signed values for pairs of words, and the places where the table is undecided."""
-        table, upper = self._sampler.table, self._bounds[1:]
-        low, high = to_unsigned(held).view(-1, 2).unbind(1)
-        u = (high << 30) | (low >> 2)
-        size = self._guide[u >> table.shift].to(torch.int64)
-        size += (upper[size] <= u).to(torch.int64)
-        late = (upper[size] <= u).nonzero()[:, 0]
-        if late.numel():
-            size[late] = torch.searchsorted(upper, u[late], right=True)
-        undecided = (u - self._bounds[size] < table.slack).nonzero()[:, 0]
-        negative = -(low & 1)
-        return (size ^ negative) - negative, undecided
-
-
 # --- whether a device makes the same bits ------------------------------------------------
 
 _TRIED = PIECE + 4321
 _TRIED_GRID = Grid(16, 0.7)
-_VARIANCE = 1000.0
 
 
 @cache
@@ -570,7 +462,3 @@ def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
     yield "decoding", np.array_equal(back, code.decode(here))
     steps = round_to_grid(encoded, there[: code.sent], _TRIED_GRID, 0.3).cpu().numpy()
     yield "rounding", np.array_equal(steps, _TRIED_GRID.encode(here, drawn[: code.sent], 0.3))
-
-    sampler = Skellam(_VARIANCE)
-    noise = DeviceSkellam(sampler, stream, device).next(1000).cpu().numpy()
-    yield "noise", np.array_equal(noise, sampler.sample(1000, stream.at(0).words))

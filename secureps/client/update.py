@@ -445,20 +445,13 @@ class UpdateIntegers:
         The noise is derived from the secret seed and the integers that it hides, so the same update
         gets the same noise, and different updates never do: else their difference would be bare.
         """
-        section, there = self.plan.group(self.layout.name), update.device
-        words = self.stream("round", *self._labels)
-        if there is not None:
-            z = there.round_together(mechanism, parts, bool(section.codec), words)
-        else:
-            z = mechanism.round_update(self._encode(mechanism, parts, update), words.words)
-        if section.feedback:
+        words = self.stream("round", *self._labels).words
+        z = mechanism.round_update(self._encode(mechanism, parts, update), words)
+        if self.plan.group(self.layout.name).feedback:
             for code, place, span in parts:
                 _leave_rest(update, code, place, z[span], mechanism.calibration.step)
-        hidden = self._noise_words(z[span] for _, _, span in parts)
-        if there is not None:
-            noised = there.add_noise(mechanism, z, hidden)
-        else:
-            noised = mechanism.add_noise(z, hidden.words)
+        digests = self._digests(z[span] for _, _, span in parts)
+        noised = mechanism.add_noise(z, self.stream("noise", *self._labels, *digests).words)
         return [noised[span] for _, _, span in parts]
 
     def _encode(
@@ -472,9 +465,6 @@ class UpdateIntegers:
             encoded[span] = code.encode(update.part(*place))
         whole, _ = clip_l2(encoded, mechanism.clip)
         return whole
-
-    def _noise_words(self, integers: Iterable[Integers]) -> Stream:
-        return self.stream("noise", *self._labels, *self._digests(integers))
 
     def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:
         for block, part in enumerate(integers):

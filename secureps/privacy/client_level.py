@@ -256,18 +256,17 @@ class ClientMechanism:
         """
         if self.placement != "aggregator":
             z += self.sampler.sample(z.size, words)
-        return self.put_on_grid(z)
+        return self._on_grid(z)
 
     def draw_noise(self, count: int, words: Words) -> NDArray[np.int64]:
         """Makes the aggregator's noise for `count` values: u = noise + Z in [0, 2 Z]."""
-        return self.put_on_grid(self.sampler.sample(count, words))
+        return self._on_grid(self.sampler.sample(count, words))
 
     @cached_property
     def sampler(self) -> Skellam:
         return Skellam(self.calibration.variance)
 
-    def put_on_grid(self, z: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Clamps z to the grid, and makes it [0, 2 Z], in place."""
+    def _on_grid(self, z: NDArray[np.int64]) -> NDArray[np.int64]:
         np.clip(z, -self.most, self.most, out=z)
         z += self.most
         return z

@@ -340,14 +340,6 @@ def test_without_memory_for_a_block_the_update_is_the_hosts(
     made_on_a_full_device(plan, part, calls, tmp_path, caplog)
 
 
-@pytest.mark.parametrize("part", ["round_update", "DeviceSkellam", "encode"])
-def test_without_memory_for_noise_the_update_is_the_hosts(
-    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
-    made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
-
-
 def made_on_a_full_device(
     plan: Plan, part: str, calls: int, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
