@@ -3,7 +3,7 @@
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
 Integers come to the host block by block. The device needs memory for the trained model, the values
 of one group, TOGETHER values in float64 and one encoded block. If its memory does not suffice, the
-host makes the update. Client-level noise, and the rounding before it, is always the host's.
+host makes the update. Under client-level privacy the host always makes it.
 
 All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
 an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
@@ -50,7 +50,6 @@ from secureps.errors import NotFinite
 from secureps.model.layout import SCALE
 from secureps.policy.plan import scale_mover
 from secureps.privacy import mechanism as host
-from secureps.privacy.client_level import AdaptiveClip
 from secureps.privacy.mechanism import PIECE, factor_within
 from secureps.service.logs import tell
 from secureps.wording import one_line
@@ -162,16 +161,6 @@ def _clip(made: Trained, values: Tensor) -> Update:
     plan, layout, scale = made.plan, made.layout, made.scale
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     vector = DeviceVector(values)
-    if isinstance(mover, AdaptiveClip) and scale is not None:
-        by = divisor(mover.check(scale), values)
-        for piece in pieces(values):
-            piece.copy_(piece.double() / by)
-        factor, norm = clip_factor(lambda: pieces(values), mover.clip)
-        if factor < 1:
-            shrink(values, factor)
-        values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
-        far = largest_magnitude(values)
-        return Update(layout.size, far, mover.norm, vector.part, vector)
     statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")

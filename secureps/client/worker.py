@@ -211,14 +211,16 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
 def make_update(made: Trained, on_host: bool = False) -> Update:
     """Makes the clipped update of a group, on a device if the trained model was left there.
 
-    Under feedback the caller may change its parts. Raises NotFinite if a value is not finite.
+    Under client-level privacy it is made on the host. Under feedback the caller may change its
+    parts. Raises NotFinite if a value is not finite.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
         return make_addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
-    if held is not None and not on_host:
+    noisy = plan.mechanism(layout.name, layout.sent) is not None
+    if held is not None and not (on_host or noisy):
         from secureps.client.device_update import device_update  # imports torch
 
         there = device_update(made, held.tensor.device)

@@ -155,39 +155,13 @@ def test_every_codec_has_the_same_bits(
     assert there.to_array().tobytes() == here.to_array().tobytes(), "what is kept for the next one"
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    codec=CODECS,
-    placement=st.sampled_from(["local", "distributed", "aggregator"]),
-    adaptive=st.booleans(),
-    feedback=st.booleans(),
-    size=st.sampled_from([0.01, 1.0]),
-    seed=st.integers(0, 99),
-)
-def test_noise_has_the_same_bits(
-    codec: list[Any],
-    placement: str,
-    adaptive: bool,
-    feedback: bool,
-    size: float,
-    seed: int,
-    tmp_path: Path,
-) -> None:
-    group: dict[str, Any] = STEPS | {"clip": 1.0, "bits": 20, "codec": codec}
-    privacy: dict[str, Any] = {"placement": placement}
-    if placement == "distributed":
-        privacy["honest"] = 2
-    if adaptive and not codec:
-        group["adaptive"] = {}
-    if feedback and codec:
-        group["feedback"] = True
-    plan = plan_of(group, privacy)
-    own = worker(plan, tmp_path, UnsafeSeed(seed))
-    layout = own._layout().group("all")
-    here, there = both(plan, layout, model(layout, seed, size))
-    made = integers(own, there)
-    assert np.array_equal(made, integers(own, here))
-    assert there.to_array().tobytes() == here.to_array().tobytes()
+def test_an_update_under_client_level_privacy_is_the_hosts() -> None:
+    plan = plan_of(STEPS | {"clip": 1.0, "bits": 20}, {})
+    layout = plan.layout(SCHEMA).group("all")
+    blocks, tensors = model(layout, 1)
+    made, here = (updated(plan, layout, blocks, each) for each in (held(tensors), tensors))
+    assert made.device is None
+    assert made.to_array().tobytes() == here.to_array().tobytes()
 
 
 MANY = 2 * PIECE + 77
