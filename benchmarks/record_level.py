@@ -25,7 +25,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.report import Row, report
-from secureps.client.torch_sgd import Task, descend, descend_privately
+from secureps.client.torch_ranks import descend
+from secureps.client.torch_sgd import Task, descend_privately
 from secureps.client.trainer import RecordPrivacy
 
 STEPS = 5

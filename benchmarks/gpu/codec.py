@@ -28,19 +28,11 @@ from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
 from secureps.roles.member.tasks import Aim
 
-NOISE = {
-    "unit": "client",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 500.0,
-    "placement": "local",
-}
 CODECS: Mapping[str, Mapping[str, Any]] = {
     "16 bits": {},
     "a quarter, rotated, 4 bits": {
         "group": {"bits": 4, "codec": [{"name": "support", "one_in": 4}, "rotate"]}
     },
-    "noise of a client": {"group": {"weighting": "uniform", "bits": 20}, "privacy": NOISE},
 }
 """Of plans: what is changed of one group, and of the plan."""
 AIM = Aim("all", 1, 1)

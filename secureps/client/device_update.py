@@ -1,9 +1,9 @@
 """Makes an update on the device where its model was trained, with the same bits as on the host.
 
 The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
-Only integers come to the host, block by block. The device needs memory for the trained model, the
-values of one group, TOGETHER values in float64 and one encoded block. If its memory does not
-suffice, the host makes the rest.
+Integers come to the host block by block. The device needs memory for the trained model, the values
+of one group, TOGETHER values in float64 and one encoded block. If its memory does not suffice, the
+host makes the update. Under client-level privacy the host always makes it.
 
 All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
 an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
@@ -16,18 +16,17 @@ does, and the sums of pieces exactly. NumPy halves a run until 128 values are le
 eight columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The
 accuracy of floating point summation"). Products and sums are separate operations, so that torch
 fuses none of them.
-
-**Noise.** To save memory, rounded values are not kept. They are computed three times: for the norm,
-for the digests that the noise is bound to, and for the noise.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,6 @@ from secureps.client.update import (
     Integers,
     Trained,
     Update,
-    Words,
     overlapping_slices,
     overlaps,
     subtract,
@@ -48,17 +46,13 @@ from secureps.client.update import (
 from secureps.codec.chain import BlockCode, Chain, sections
 from secureps.codec.grid import Grid, MovingRange
 from secureps.crypto.sampling import Stream, public_stream
-from secureps.errors import InternalError, NotFinite
+from secureps.errors import NotFinite
 from secureps.model.layout import SCALE
 from secureps.policy.plan import scale_mover
 from secureps.privacy import mechanism as host
-from secureps.privacy.client_level import MOST_TRIES, AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE, factor_within
-from secureps.privacy.skellam import Skellam
 from secureps.service.logs import tell
 from secureps.wording import one_line
-
-Made = TypeVar("Made")
 
 
 def device_update(made: Trained, device: torch.device) -> Update | None:
@@ -67,7 +61,7 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
     Returns None, and logs why, if the device's memory does not suffice, or its bits differ from the
     host's. Raises NotFinite if a value is not finite.
     """
-    try:
+    with within_memory(made, device):
         if other := first_difference(device):
             text = f"{device} makes other bits than the host ({other})"
             tell(made.party, "Note", f"{text}: updates are made on the host")
@@ -77,124 +71,56 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
             for at, piece in _copy_pieces(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
         return _clip(made, values)
-    except torch.OutOfMemoryError:
-        pass
-    text = f"{made.plan.head(made.layout.name)}{_no_memory(device)}"
-    tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
     return None
 
 
-def _no_memory(device: torch.device) -> str:
-    return f"{device} has no memory left for the update"
+@contextmanager
+def within_memory(made: Trained, device: torch.device) -> Iterator[None]:
+    """Logs that a device's memory does not suffice for an update, which the host then makes."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        text = f"{made.plan.head(made.layout.name)}{device} has no memory left for the update"
+        tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
 
 
+@dataclass(frozen=True, eq=False)
 class DeviceVector:
-    """The values of an update in a device's memory, or on the host once the device was full.
+    """The values of an update in a device's memory, float32 (n,), which nothing else uses."""
 
-    Args:
-        where: the beginning of log lines.
-        values: float32 (n,), which nothing else uses.
-    """
-
-    def __init__(self, party: str, where: str, values: Tensor) -> None:
-        self._party, self._where = party, where
-        self._values: Tensor | None = values
-        self._host: NDArray[np.float32] | None = None
+    values: Tensor
 
     def part(self, first: int, last: int) -> NDArray[np.float32]:
-        """Returns values [first, last) on the host; a view if all values are there."""
-        if self._host is not None:
-            return self._host[first:last]
-        made: NDArray[np.float32] = self._there[first:last].to("cpu", copy=True).numpy()
+        """Copies values [first, last) to the host."""
+        made: NDArray[np.float32] = self.values[first:last].to("cpu", copy=True).numpy()
         return made
 
-    @property
-    def _there(self) -> Tensor:
-        assert self._values is not None, "values have gone to the host"
-        return self._values
-
-    def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device; returns None if its memory does not suffice.
-
-        The values then move to the host, and all later attempts return None.
-        """
-        if self._values is None:
-            return None
-        try:
-            return action()
-        except torch.OutOfMemoryError:
-            pass  # continue outside: the traceback keeps the action's tensors in memory
-        text = f"{self._where}{_no_memory(self._there.device)}"
-        tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
-        self._host, self._values = self.part(0, self._values.numel()), None
-        return None
-
     def round_block(
-        self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
+        self,
+        code: BlockCode,
+        place: tuple[int, int],
+        grid: Grid,
+        share: float,
+        stream: Stream,
+        start: int,
     ) -> Integers:
-        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
-        stream, start = words_at
-        encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
+        """Rounds the block whose values are at a place, by the words of a stream from `start` on.
+
+        Raises NotFinite if a value is not finite.
+        """
+        encoded, made = encode(code, self.values[slice(*place)]), list[Integers]()
         for at, piece in _number_pieces(encoded):
             drawn = words(stream, start + at, piece.numel(), piece.device)
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
-    def round_and_noise(
-        self,
-        mechanism: ClientMechanism,
-        blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
-        coded: bool,
-        stream: Stream,
-        hidden: Callable[[Iterator[Integers]], Stream],
-    ) -> list[Integers]:
-        """Rounds all blocks, and adds this client's noise.
-
-        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
-        the noise for the rounded integers of all blocks.
-        """
-
-        def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
-            return encode(code, self._there[slice(*place)]).float()
-
-        factor = 1.0
-        if coded:
-            every = partial(map, encoded, *zip(*blocks, strict=True))
-            factor, _ = clip_factor(lambda: _align(every()), mechanism.clip)
-
-        def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
-            if not coded:
-                return self._there[slice(*place)]
-            made = encoded(code, place)
-            if factor < 1:
-                shrink(made, factor)
-            return made
-
-        starts = [0, *itertools.accumulate(code.sent for code, _ in blocks)]
-        makers = [partial(block, *each) for each in blocks]
-        rounding = DeviceRounding(mechanism, makers, starts, stream)
-        own, most = range(len(blocks)), mechanism.most
-        rounded = ([z.to(torch.int32).cpu().numpy() for z in rounding.steps(k)] for k in own)
-        words_of_noise = hidden(map(np.concatenate, rounded))
-        noise = None
-        if mechanism.placement != "aggregator":
-            noise = DeviceSkellam(mechanism.sampler, words_of_noise, self._there.device)
-
-        def made(z: Tensor) -> Integers:
-            if noise is not None:
-                z = z + noise.next(z.numel())
-            return _to_host(z.clamp(-most, most) + most, 2 * most)
-
-        return [np.concatenate([made(z) for z in rounding.steps(k)]) for k in own]
-
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
-    ) -> bool:
+    ) -> None:
         """Subtracts what a block's integers, times a step, decode to."""
-        values = self._there[slice(*place)]
+        values = self.values[slice(*place)]
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)
-        return True
 
 
 def _subtract_published(made: Trained, device: torch.device) -> Tensor:
@@ -232,20 +158,9 @@ def _subtract_published(made: Trained, device: torch.device) -> Tensor:
 
 
 def _clip(made: Trained, values: Tensor) -> Update:
-    party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
+    plan, layout, scale = made.plan, made.layout, made.scale
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
-    where = plan.head(layout.name)
-    vector = DeviceVector(party, where, values)
-    if isinstance(mover, AdaptiveClip) and scale is not None:
-        by = divisor(mover.check(scale), values)
-        for piece in pieces(values):
-            piece.copy_(piece.double() / by)
-        factor, norm = clip_factor(lambda: pieces(values), mover.clip)
-        if factor < 1:
-            shrink(values, factor)
-        values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
-        far = largest_magnitude(values)
-        return Update(layout.size, far, mover.norm, vector.part, vector)
+    vector = DeviceVector(values)
     statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")
@@ -284,18 +199,6 @@ def _number_pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 
-def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Cuts values into pieces of PIECE values; only the last may have fewer."""
-    left: Tensor | None = None
-    for part in parts:
-        whole = part if left is None else torch.cat((left, part))
-        cut = whole.numel() // PIECE * PIECE
-        yield from pieces(whole[:cut]) if cut else ()
-        left = whole[cut:]
-    if left is not None and left.numel():
-        yield left
-
-
 def _to_host(integers: Tensor, levels: int) -> Integers:
     if levels < 1 << 16:
         return integers.to(torch.int16).cpu().numpy().view(np.uint16)
@@ -316,9 +219,6 @@ BLOCK = 16
 
 _COLUMNS = 1 << 10
 """Pieces that are rotated at a time: 8 MiB where each has 1024 values."""
-
-_SQUARES = 1 << 14
-"""Number of squares, each up to 2^48, that can be added up within int64."""
 
 
 def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
@@ -504,101 +404,10 @@ def _transform(x: Tensor) -> None:
             columns.copy_(part * 0.5 ** (size.bit_length() // 2))
 
 
-# --- noise ---------------------------------------------------------------------------
-
-
-class DeviceRounding:
-    """`ClientMechanism.round_update` on the device, block by block.
-
-    Args:
-        blocks: functions that return a block's clipped values, float32, the same at every call.
-        starts: the index of each block's first value, and the number of all values.
-        stream: its words serve one try after another.
-    Raises:
-        InternalError: the words are not random, or the update was not clipped.
-    """
-
-    def __init__(
-        self,
-        mechanism: ClientMechanism,
-        blocks: Sequence[Callable[[], Tensor]],
-        starts: Sequence[int],
-        stream: Stream,
-    ) -> None:
-        self._made, self._stream = mechanism.calibration, stream
-        self._blocks, self._starts = blocks, starts
-        for self._tried in range(MOST_TRIES):
-            if sum(map(self._squares, range(len(blocks)))) <= self._made.limit:
-                return
-        raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
-
-    def steps(self, block: int) -> Iterator[Tensor]:
-        """Yields a block's values, rounded, before any noise, a few at a time: int64."""
-        at = self._tried * self._starts[-1] + self._starts[block]
-        for piece in pieces(self._blocks[block]()):
-            drawn = words(self._stream, at, piece.numel(), piece.device)
-            scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
-            yield round_randomly(scaled, drawn).to(torch.int64)
-            at += piece.numel()
-
-    def _squares(self, block: int) -> int:
-        sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
-        return sum(torch.stack(sums).tolist())
-
-
-class DeviceSkellam:
-    """`Skellam.sample` with its table on the device, of a stream that nothing else reads."""
-
-    def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
-        self._sampler, self._stream, self._device = sampler, stream, device
-        self._bounds = torch.from_numpy(sampler.table.bounds).to(device)
-        self._guide = torch.from_numpy(sampler.table.guide).to(device)
-        self._read = 0
-
-    def next(self, count: int) -> Tensor:
-        """The next values, int64 (count,); InternalError if the words are not random."""
-        values = torch.empty(count, dtype=torch.int64, device=self._device)
-        done = 0
-        while done < count:
-            n = min(TOGETHER, count - done)
-            found, undecided = self._look_up(words(self._stream, self._read, 2 * n, self._device))
-            if not undecided.numel():
-                values[done : done + n] = found
-                self._read, done = self._read + 2 * n, done + n
-                continue
-            # at most once in 2^40 values: the host reads further words
-            first = int(undecided[0])
-            values[done : done + first] = found[:first]
-            self._read += 2 * first
-            values[done + first] = self._sampler.decide(self._pair)
-            done += first + 1
-        return values
-
-    def _pair(self) -> int:
-        low, high = self._stream.at(self._read).words(2).tolist()
-        self._read += 2
-        return int(low | high << 32)
-
-    def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns signed values for pairs of words, and the places where the table is undecided."""
-        table, upper = self._sampler.table, self._bounds[1:]
-        low, high = to_unsigned(held).view(-1, 2).unbind(1)
-        u = (high << 30) | (low >> 2)
-        size = self._guide[u >> table.shift].to(torch.int64)
-        size += (upper[size] <= u).to(torch.int64)
-        late = (upper[size] <= u).nonzero()[:, 0]
-        if late.numel():
-            size[late] = torch.searchsorted(upper, u[late], right=True)
-        undecided = (u - self._bounds[size] < table.slack).nonzero()[:, 0]
-        negative = -(low & 1)
-        return (size ^ negative) - negative, undecided
-
-
 # --- whether a device makes the same bits ------------------------------------------------
 
 _TRIED = PIECE + 4321
 _TRIED_GRID = Grid(16, 0.7)
-_VARIANCE = 1000.0
 
 
 @cache
@@ -642,7 +451,3 @@ def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
     yield "decoding", np.array_equal(back, code.decode(here))
     steps = round_to_grid(encoded, there[: code.sent], _TRIED_GRID, 0.3).cpu().numpy()
     yield "rounding", np.array_equal(steps, _TRIED_GRID.encode(here, drawn[: code.sent], 0.3))
-
-    sampler = Skellam(_VARIANCE)
-    noise = DeviceSkellam(sampler, stream, device).next(1000).cpu().numpy()
-    yield "noise", np.array_equal(noise, sampler.sample(1000, stream.at(0).words))

@@ -36,6 +36,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from secureps.client import ghost_clipping as ghost
 from secureps.client.ghost_clipping import VALUES
@@ -472,7 +473,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
     """Raises PlanRefused if an output's first dimension does not count records."""
-    for each in tensors_in(map_tensors(outputs, lambda each: each)):
+    for each in tensors_in(outputs):
         if each.ndim == 0 or len(each) != count:
             raise PlanRefused(
                 f"record privacy: the model gives {tuple(each.shape)} for {count} records; it must "
@@ -480,29 +481,22 @@ def refuse_other_rows(outputs: Any, count: int) -> None:
             )
 
 
-def tensors_in(outputs: Any) -> Iterator[Tensor]:
-    """Yields all tensors in tuples, lists and dicts of tensors, in order."""
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, dict):
-        yield from tensors_in(list(outputs.values()))
-    elif isinstance(outputs, tuple | list):
-        for each in outputs:
-            yield from tensors_in(each)
+def tensors_in(outputs: Any) -> list[Tensor]:
+    """Lists the tensors in tuples, lists and dicts of tensors; PlanRefused for anything else."""
+    found = tree_leaves(outputs)
+    for each in found:
+        if not isinstance(each, Tensor):
+            raise PlanRefused(
+                f"record privacy: the model gives a {type(each).__name__}; it must give a tensor "
+                "(of a model of transformers, its logits), or a tuple, list or dict of tensors"
+            )
+    return found
 
 
 def map_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
-    """Applies a function to each tensor in tuples, lists and dicts of tensors."""
-    if isinstance(outputs, Tensor):
-        return made(outputs)
-    if type(outputs) in (tuple, list):
-        return type(outputs)(map_tensors(each, made) for each in outputs)
-    if type(outputs) is dict:
-        return {name: map_tensors(each, made) for name, each in outputs.items()}
-    raise PlanRefused(
-        f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor (of "
-        "a model of transformers, its logits), or a tuple, list or dict of tensors"
-    )
+    """Applies a function to each of `tensors_in`."""
+    tensors_in(outputs)
+    return tree_map(made, outputs)
 
 
 def is_whole(tensor: Tensor) -> bool:

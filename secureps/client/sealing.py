@@ -26,7 +26,7 @@ from secureps.errors import DamagedStore, InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.member_records import Sealed, UpdateReleased
+from secureps.messages.member_records import Sealed
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -38,9 +38,6 @@ from secureps.messages.submission import (
     sharing_id,
     signing_bytes,
 )
-from secureps.privacy.ledger import OWN_DELTA, Ledger
-from secureps.roles.member.tasks import Aim, Contribute, Evaluate
-from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
 from secureps.service.loop import in_order
 from secureps.store.budget import BudgetLedger
@@ -76,12 +73,6 @@ def draft_receipt(
     return Receipt(
         run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe
     )
-
-
-def _aims(task: Contribute | Evaluate) -> tuple[Aim, ...]:
-    if isinstance(task, Contribute):
-        return task.aims
-    return () if task.aim is None else (task.aim,)
 
 
 class OutboxSealer:
@@ -145,50 +136,6 @@ class OutboxSealer:
         )
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
-    def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:
-        """Records updates before any is sealed; returns why each may not leave, or an empty text.
-
-        All are recorded together, because each write waits for the disk. A kill afterwards may
-        waste budget, but leaves no update uncharged. Raises BudgetSpent beyond this client's budget
-        over all runs.
-        """
-        privacy = pinned.plan.section.privacy
-        return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
-
-    def explain_excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
-        """Says why a task would exceed this run's budget of a client; empty if it would not.
-
-        The ledger tells what the run has spent, because it outlives a lost state folder.
-        """
-        if pinned.plan.section.privacy is None:
-            return ""
-        budget, run = Budget(pinned.plan, client, self._ledger.limit), pinned.run.id
-        own = [each for of, each in self._ledger.facts() if (of, each.party) == (run, client)]
-        places = {(each.group, each.version, each.step) for each in own}
-        ahead = budget.planned(pinned.layout, _aims(task))
-        new = [each for each in ahead if (each.group, each.version, each.step) not in places]
-        excess = budget.excess(Ledger(own), new)
-        return excess and f"another version {excess}: this client stops"
-
-    def check_budget(
-        self, pinned: Pinned, client: str, task: Contribute | Evaluate
-    ) -> tuple[str, ...]:
-        """Checks that the budget over all runs covers a task, else BudgetSpent; returns remarks."""
-        privacy = pinned.plan.section.privacy
-        if privacy is None:
-            self._ledger.refuse_unprotected()
-            return ()
-        ahead = Budget(pinned.plan, client, None).planned(pinned.layout, _aims(task))
-        self._ledger.refuse_spent(pinned.run.id, ahead, privacy.delta)
-        return tuple(filter(None, (self._ledger.warning(),)))
-
-    def describe_spending(self, pinned: Pinned) -> str:
-        """Says what all runs have spent; empty if there is no budget."""
-        privacy = pinned.plan.section.privacy
-        if privacy is None:
-            return ""
-        return self._ledger.describe_spent(privacy.delta)
-
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
     ) -> Sealed:
@@ -216,16 +163,8 @@ class OutboxSealer:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
             adder.add(sums, self._read_sent(header), 1)
-            opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
-            pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
-            # The cipher opens and seals in the same pieces. After the last one the opener checks
-            # all of them; if it raises, `_put` deletes what was sealed.
-            for piece, found in zip(
-                pieces, opener.pieces(header.block, adder.total(sums), slots), strict=True
-            ):
-                opened[at, at + found.size] = found.copy()
-                at += found.size
-                yield piece
+            opened = opener.open(header.block, adder.total(sums), slots)
+            return sealer.pieces(header.block, slots, lambda first, last: opened[first:last])
 
         blocks = ((header.block, sealed(header)) for header in headers)
         return finish_sealing(self._put(pinned, anew, blocks, sealer.key, committee))

@@ -29,6 +29,7 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     Parameters,
+    TrainingLeft,
     convert_tensors,
     find_mismatch,
     number,
@@ -43,7 +44,7 @@ from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
-from secureps.service.environment import Meter, Meters, Worker
+from secureps.service.environment import Meter, Meters
 from secureps.service.executor import Executor
 from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
@@ -115,6 +116,8 @@ class Session:
         self._joining, self._exchange = joining, trainer.exchange
         self._trainer, self._frozen = trainer, frozen
         self._executor: Executor | None = None
+        self._begun = threading.Event()
+        """Set once there is an executor, or the client has ended without one."""
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
         self._entered = self._raised = False
@@ -125,7 +128,7 @@ class Session:
         self._entered = True
         self._thread.start()
         try:
-            self._exchange.wait_for_start()
+            self._begun.wait()
         except BaseException:  # Ctrl-C: there is no __exit__ yet
             self._stop()
             raise
@@ -279,16 +282,16 @@ class Session:
         except BaseException as error:
             end = error
         self._exchange.note_end(end)
+        self._begun.set()
 
     def _make(self, *parts: Any, terms: Terms) -> Executor:
         kit, site, stores, around = parts
         metered = replace(around, meter=Meters(self._exchange, around.meter))
         executor = make_member(kit, site, stores, metered, terms=terms)
-        executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor
         if self._exchange.is_over:  # `_stop` was called before there was an executor
             executor.stop()
-        self._exchange.note_start()
+        self._begun.set()
         return executor
 
     def _leave(self) -> None:
@@ -508,13 +511,6 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
         )
 
 
-class SessionClosed(BaseException):
-    """Stops the training of a closed session.
-
-    It is not an Exception, because `blamed` would report one as a fault of the script.
-    """
-
-
 class Exchange(Meter):
     """Hands models and updates between the client's worker thread and the caller's thread.
 
@@ -527,7 +523,7 @@ class Exchange(Meter):
         self._pushed: FitResult | None = None
         self._sealed: set[str] | None = None
         self._durable = set[str]()
-        self._closed = self._started = False
+        self._closed = False
         self.outcomes: dict[str, str] = {}
         self.newest: Mapping[str, Array] = {}
         self.end: Halt | BaseException | None = None
@@ -535,20 +531,22 @@ class Exchange(Meter):
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for the pushed update; SessionClosed if none comes."""
+        """Hands out a model, and waits for the pushed update; TrainingLeft if none comes."""
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._pushed is not None or self.is_over)
             if self._pushed is None:
-                raise SessionClosed
+                raise TrainingLeft(LEFT)
             return self._pushed
 
-    def note_sealed(self, ids: set[str]) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """Notes which updates were sealed; `give` returns once all of them are journalled."""
-        with self._changed:
-            self._sealed = ids
-            self._changed.notify_all()
+        match task, result:
+            case Contribute() | SealOn(), Contributed(updates, again=()):
+                with self._changed:
+                    self._sealed = {str(update.receipt.id) for update in updates}
+                    self._changed.notify_all()
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Notes from durable records which updates are sealed, and which are settled."""
@@ -561,21 +559,12 @@ class Exchange(Meter):
                         self.outcomes[str(id)] = outcome
             self._changed.notify_all()
 
-    def note_start(self) -> None:
-        with self._changed:
-            self._started = True
-            self._changed.notify_all()
-
     def note_end(self, end: Halt | BaseException) -> None:
         with self._changed:
             self.end = end
             self._changed.notify_all()
 
     # --- the caller's side ----------------------------------------------------------
-
-    def wait_for_start(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._started or self.is_over)
 
     def take(self) -> PulledModel | None:
         """Waits for the next model to train from; None once the run has finished."""
@@ -650,24 +639,3 @@ class ExchangeTrainer:
         if self._judge is None:
             raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
         return self._judge(parameters)
-
-
-class ExchangeWorker:
-    """A client's worker that tells an exchange which updates it sealed."""
-
-    def __init__(self, worker: Worker, exchange: Exchange) -> None:
-        self._worker, self._exchange = worker, exchange
-        self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
-        self.seconds = worker.seconds
-
-    def work(self, task: Task) -> TaskResult | None:
-        """Does a task; returns `Leave` in place of a training that the session gave up."""
-        try:
-            done = self._worker.work(task)
-        except SessionClosed:
-            return Leave(LEFT)
-        sealing = isinstance(task, Contribute | SealOn)
-        # with `again` it is sealed again later
-        if sealing and isinstance(done, Contributed) and not done.again:
-            self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
-        return done

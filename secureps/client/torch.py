@@ -340,8 +340,7 @@ class TorchTrainer:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
                 size = (local.batch_size, least)
                 batches = _shuffle_batches(rng, len(self._train[0]), size, order.steps)
-                down = ranks.descend_together if ranks.is_group() else torch_sgd.descend
-                metrics["loss"] = down(module, sgd, task, batches)
+                metrics["loss"] = ranks.descend(module, sgd, task, batches)
             else:
                 noise = noise_generators(key, self._device)
                 torch_sgd.descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))

@@ -163,12 +163,18 @@ class Ranks:
             send_order(None, {})
 
 
-def descend_together(
+def descend(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD, with each batch divided among the ranks; returns the mean loss."""
-    rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
-    together = module if shards_of(module) is not None else DistributedDataParallel(module)
+    """Plain SGD over batches of record numbers, each divided among the ranks, if there are several.
+
+    Returns the mean loss.
+    """
+    rank, world, losses = 0, 1, list[float]()
+    together = module
+    if is_group():
+        rank, world = dist.get_rank(), dist.get_world_size()
+        together = module if shards_of(module) is not None else DistributedDataParallel(module)
     for step, index in enumerate(batches, 1):
         own = index[rank::world]
         x, y = task.batch(own if len(own) else index[:1])
@@ -177,7 +183,8 @@ def descend_together(
         loss = task.loss(together(x), y) * (world * len(own) / len(index))
         torch.autograd.backward(loss)
         mean: Tensor = loss.detach() / world
-        dist.all_reduce(mean)
+        if world > 1:
+            dist.all_reduce(mean)
         losses.append(float(demand_finite(mean, step, task, index)))
         sgd.step()
     return sum(losses) / len(losses)

@@ -80,21 +80,6 @@ def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64])
     )
 
 
-def descend(
-    module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
-) -> float:
-    """Plain SGD over batches of record numbers; returns the mean loss."""
-    losses = []
-    for step, index in enumerate(batches, 1):
-        sgd.zero_grad()
-        x, y = task.batch(index)
-        loss = demand_finite(task.loss(module(x), y), step, task, index)
-        torch.autograd.backward(loss)
-        losses.append(float(loss.detach()))
-        sgd.step()
-    return sum(losses) / len(losses)
-
-
 def descend_privately(
     module: nn.Module,
     sgd: torch.optim.SGD,

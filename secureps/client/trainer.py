@@ -318,6 +318,13 @@ class Trainer(Evaluator, Protocol):
         """
 
 
+class TrainingLeft(BaseException):
+    """Raised by a trainer whose data holder leaves the run, with the reason; the client leaves too.
+
+    It is not an Exception, because `blamed` would report one as a fault of the script.
+    """
+
+
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
     """The kinds of tensors that a trainer declares; {} if it has no method `kinds`."""
     with blamed("kinds"):

@@ -18,7 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,9 +50,6 @@ BlockIntegers = Callable[[int, int], Integers]
 
 _Part = tuple[BlockCode, tuple[int, int], slice]
 """A block: its code, the place of its values in the update, and the place of its integers."""
-
-Words = tuple[Stream, int]
-"""A stream, and the number of the first word to read."""
 
 Part = Callable[[int, int], NDArray[np.float32]]
 """(first, last) -> the values [first, last) of a vector: a new float32 array, from any thread."""
@@ -415,13 +412,12 @@ class UpdateIntegers:
     def _round(self, part: _Part, update: Update, share: float) -> Integers:
         """Rounds a block; under feedback what is left out replaces the block in the update."""
         code, place, span = part
-        grid, there, whole = self._grid, update.device, None
+        grid, there = self._grid, update.device
         words = self.stream("round", *self._labels)  # one stream for all blocks
-        if there is not None:
-            at = (words, span.start)
-            whole = there.attempt(partial(there.round_block, code, place, grid, share, at))
-        if whole is None:
+        if there is None:
             whole = self._round_on_host(part, update, share, words)
+        else:
+            whole = there.round_block(code, place, grid, share, words, span.start)
         if self.plan.group(self.layout.name).feedback:
             carried = whole.astype(np.int32) - grid.most
             _leave_rest(update, code, place, carried, grid.step / share)
@@ -449,51 +445,26 @@ class UpdateIntegers:
         The noise is derived from the secret seed and the integers that it hides, so the same update
         gets the same noise, and different updates never do: else their difference would be bare.
         """
-        there, made = update.device, None
-        if there is not None:
-            made = there.attempt(partial(self._round_and_noise_on_device, there, mechanism, parts))
-        rounded, noised = made or self._round_and_noise_on_host(mechanism, parts, update)
-        # `rounded` is empty without feedback
-        for (code, place, _), steps in zip(parts, rounded, strict=False):
-            _leave_rest(update, code, place, steps, mechanism.calibration.step)
-        return list(noised)
-
-    def _round_and_noise_on_host(
-        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
-    ) -> tuple[list[Integers], list[Integers]]:
-        """Returns all blocks' integers without noise, if there is feedback, and with noise."""
-        section = self.plan.group(self.layout.name)
-        if section.codec:  # rounding to float32 may make it longer than the clip
-            encoded = np.empty(self.layout.sent, np.float32)
+        words = self.stream("round", *self._labels).words
+        z = mechanism.round_update(self._encode(mechanism, parts, update), words)
+        if self.plan.group(self.layout.name).feedback:
             for code, place, span in parts:
-                encoded[span] = code.encode(update.part(*place))
-            whole, _ = clip_l2(encoded, mechanism.clip)
-        else:
-            whole = update.to_array()
-        z = mechanism.round_update(whole, self.stream("round", *self._labels).words)
-        every = parts if section.feedback else ()
-        kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
-        hidden = self._noise_words(z[span] for _, _, span in parts)
-        noised = mechanism.add_noise(z, hidden.words)
-        return kept, [noised[span] for _, _, span in parts]
+                _leave_rest(update, code, place, z[span], mechanism.calibration.step)
+        digests = self._digests(z[span] for _, _, span in parts)
+        noised = mechanism.add_noise(z, self.stream("noise", *self._labels, *digests).words)
+        return [noised[span] for _, _, span in parts]
 
-    def _round_and_noise_on_device(
-        self, device: Any, mechanism: ClientMechanism, parts: Sequence[_Part]
-    ) -> tuple[list[Integers], list[Integers]]:
-        section, kept = self.plan.group(self.layout.name), list[Integers]()
-        blocks = [(code, place) for code, place, _ in parts]
-        words = self.stream("round", *self._labels)
-
-        def hidden(rounded: Iterator[Integers]) -> Stream:
-            if not section.feedback:
-                return self._noise_words(rounded)
-            kept.extend(rounded)
-            return self._noise_words(kept)
-
-        return kept, device.round_and_noise(mechanism, blocks, bool(section.codec), words, hidden)
-
-    def _noise_words(self, integers: Iterable[Integers]) -> Stream:
-        return self.stream("noise", *self._labels, *self._digests(integers))
+    def _encode(
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
+    ) -> NDArray[np.float32]:
+        """Encodes all blocks, and clips them again: rounding to float32 may make them longer."""
+        if not self.plan.group(self.layout.name).codec:
+            return update.to_array()
+        encoded = np.empty(self.layout.sent, np.float32)
+        for code, place, span in parts:
+            encoded[span] = code.encode(update.part(*place))
+        whole, _ = clip_l2(encoded, mechanism.clip)
+        return whole
 
     def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:
         for block, part in enumerate(integers):
@@ -505,8 +476,8 @@ class UpdateIntegers:
 def _leave_rest(
     update: Update, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
 ) -> None:
-    there = update.device
-    if there is not None and there.attempt(partial(there.subtract, code, place, integers, step)):
+    if update.device is not None:
+        update.device.subtract(code, place, integers, step)
         return
     rest = update.part(*place)
     rest -= code.decode(integers * step)

@@ -10,8 +10,8 @@ The trainer is the data holder's own code (`client.trainer`); `client.update` ma
 What happens to one update:
 
     pulled     `keep` caches a published block, or makes it of a difference
-    allowed    `_find_repeats` and `OutboxSealer.explain_excess` ask the ledger whether an update
-               may leave; `_seconds_to_rest` keeps to the site's updates per hour
+    allowed    `_find_repeats` and `_explain_excess` ask the ledger whether an update may leave;
+               `_seconds_to_rest` keeps to the site's updates per hour
     trained    `_fit` assembles the model, calls the trainer, and checks what it returned
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
@@ -67,6 +67,7 @@ from secureps.client.trainer import (
     FitResult,
     HeldTensor,
     Trainer,
+    TrainingLeft,
     blamed,
     convert_fit,
     judge,
@@ -122,6 +123,7 @@ from secureps.policy.plan import (
 )
 from secureps.policy.spending import make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
+from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
@@ -138,6 +140,7 @@ from secureps.roles.member.tasks import (
     SealOn,
     block_key,
 )
+from secureps.roles.member.terms import Budget
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
@@ -207,17 +210,19 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def make_update(made: Trained) -> Update:
+def make_update(made: Trained, on_host: bool = False) -> Update:
     """Makes the clipped update of a group, on a device if the trained model was left there.
 
-    Under feedback the caller may change its parts. Raises NotFinite if a value is not finite.
+    Under client-level privacy it is made on the host. Under feedback the caller may change its
+    parts. Raises NotFinite if a value is not finite.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
         return make_addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
-    if held is not None:
+    noisy = plan.mechanism(layout.name, layout.sent) is not None
+    if held is not None and not (on_host or noisy):
         from secureps.client.device_update import device_update  # imports torch
 
         there = device_update(made, held.tensor.device)
@@ -334,8 +339,7 @@ class ClientWorker(Worker):
             case Contribute():
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
-                pinned = self._machine.pinned
-                if excess := self._sealer.explain_excess(pinned, self._site.name, task):
+                if excess := self._explain_excess(task):
                     return Leave(excess)
                 if seconds := self._seconds_to_rest(task):
                     return Contributed((), (), again=task.aims, rest=seconds)
@@ -427,11 +431,10 @@ class ClientWorker(Worker):
         # Only for the data holder's own terminal, because no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
-        return Contributed(
-            tuple(made), figures, unsent, told, self._sealer.describe_spending(pinned)
-        )
+        standing = self._site.ledger.describe_spent(self._delta)
+        return Contributed(tuple(made), figures, unsent, told, standing)
 
-    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
+    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed | Leave:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
         After an error all aims are sealed again under new keys: blocks may have left, and a key
@@ -446,24 +449,57 @@ class ClientWorker(Worker):
         except StopIteration as end:
             done: Contributed = end.value
             return done
+        except TrainingLeft as left:
+            return Leave(str(left))
         self._sealing, self._left = sealing, time.perf_counter()
         return Done(task, block)
 
     def _seconds_to_rest(self, task: Contribute) -> float:
         """Returns the seconds until the site lets a training begin; 0 if it is done already."""
-        pinned, ledger = self._machine.pinned, self._site.ledger
+        ledger = self._site.ledger
         if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
-        # If the budget is spent, leave instead of resting.
-        self._sealer.check_budget(pinned, self._site.name, task)
-        return ledger.begin_training(pinned.run.id)
+        self._check_budget(task)  # if the budget is spent, leave instead of resting
+        return ledger.begin_training(self._machine.pinned.run.id)
+
+    @property
+    def _delta(self) -> float:
+        """The delta at which the ledger accounts for this run."""
+        privacy = self._machine.pinned.plan.section.privacy
+        return OWN_DELTA if privacy is None else privacy.delta
+
+    def _explain_excess(self, task: Pulled) -> str:
+        """Says why a task would exceed this run's budget of this client; empty if it would not.
+
+        The ledger tells what the run has spent, because it outlives a lost state folder.
+        """
+        pinned, name, ledger = self._machine.pinned, self._site.name, self._site.ledger
+        if pinned.plan.section.privacy is None:
+            return ""
+        budget, run = Budget(pinned.plan, name, ledger.limit), pinned.run.id
+        own = [each for of, each in ledger.facts() if (of, each.party) == (run, name)]
+        places = {(each.group, each.version, each.step) for each in own}
+        ahead = budget.planned(pinned.layout, task.aims)
+        new = [each for each in ahead if (each.group, each.version, each.step) not in places]
+        excess = budget.excess(Ledger(own), new)
+        return excess and f"another version {excess}: this client stops"
+
+    def _check_budget(self, task: Pulled) -> None:
+        """Raises BudgetSpent if the budget over all runs does not cover a task."""
+        pinned, ledger = self._machine.pinned, self._site.ledger
+        if pinned.plan.section.privacy is None:
+            ledger.refuse_unprotected()
+            return
+        ahead = Budget(pinned.plan, self._site.name, None).planned(pinned.layout, task.aims)
+        ledger.refuse_spent(pinned.run.id, ahead, self._delta)
 
     def _is_trained(self, task: Contribute) -> bool:
         """Tells whether this training is done, and only the disk refused its update."""
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        self._note(self._sealer.check_budget(self._machine.pinned, self._site.name, task))
+        self._check_budget(task)
+        self._note(filter(None, (self._site.ledger.warning(),)))
         early, self._early = (self._early if self._is_trained(task) else None), None
         if early is not None:
             return early[1:]
@@ -565,7 +601,7 @@ class ClientWorker(Worker):
         versions = [f"{at.group} {at.version}".encode() for at in task.model]
         return digest("secureps-base", *(model or (*task.blocks, *versions)))
 
-    def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
+    def _find_repeats(self, task: Pulled) -> dict[Aim, str]:
         """Returns the ledger's objections, if all aims had this model before as other versions."""
         rows = {aim: self._make_row(aim, b"", task, None) for aim in task.aims}
         said = {aim: self._site.ledger.explain_repeat(row) for aim, row in rows.items()}
@@ -596,9 +632,9 @@ class ClientWorker(Worker):
         with blamed("what fit returned"):
             published, name = self._pulled_blocks(blocks), self._site.name
             kept = load_kept(name, self._outbox, aim, layout.size)
-            made = (published, result.parameters, kept, scale, kinds)
+            made = Trained(name, plan, layout, published, result.parameters, kept, scale, kinds)
             try:
-                update = make_update(Trained(name, plan, layout, *made))
+                update = make_update(made)
             except NotFinite as error:
                 raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._count_publicly(aim, result.examples)
@@ -608,6 +644,12 @@ class ClientWorker(Worker):
                 raise Malformed(
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
                 )
+        if update.device is not None:
+            from secureps.client.device_update import within_memory  # imports torch
+
+            with within_memory(made, update.device.values.device):
+                return self._draft(task, aim, model, update, counted)
+            update = make_update(made, on_host=True)
         return self._draft(task, aim, model, update, counted)
 
     def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
@@ -643,9 +685,11 @@ class ClientWorker(Worker):
 
         Also returns the objection to each of the others. The ledger accepts one update for each
         place: an update that came out differently, because this client's state was lost or a
-        training does not repeat its bits, never leaves.
+        training does not repeat its bits, never leaves. All are recorded together, because each
+        write waits for the disk. A kill afterwards may waste budget, but leaves no update
+        uncharged. Raises BudgetSpent beyond this client's budget over all runs.
         """
-        said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
+        said = self._site.ledger.release([each.row for each in drafts], self._delta)
         both = list(zip(drafts, said, strict=True))
         leave = [each for each, objection in both if not objection]
         return leave, {each.aim: objection for each, objection in both if objection}
@@ -676,13 +720,12 @@ class ClientWorker(Worker):
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
-        own = None if task.aim is None else self._make_row(task.aim, b"", task, None)
-        if task.aim is not None and own is not None and (said := site.ledger.explain_repeat(own)):
-            return Contributed((), (), {task.aim: said})
+        if unsent := self._find_repeats(task):
+            return Contributed((), (), unsent)
         try:
-            if excess := self._sealer.explain_excess(pinned, site.name, task):
+            if excess := self._explain_excess(task):
                 raise BudgetSpent(excess)
-            self._sealer.check_budget(pinned, site.name, task)
+            self._check_budget(task)
             model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             metrics, vector, examples = judge(
@@ -711,7 +754,7 @@ class ClientWorker(Worker):
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
         updates = tuple(finish_sealing(self._seal(made)) for made in leave)
-        told, standing = f"{examples:,} records", self._sealer.describe_spending(pinned)
+        told, standing = f"{examples:,} records", site.ledger.describe_spent(self._delta)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)
 

@@ -5,8 +5,7 @@ Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,23 +20,24 @@ from torch.profiler import ProfilerActivity, profile
 
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
-from secureps.client.trainer import HeldTensor
+from secureps.client.trainer import FitResult, HeldTensor
 from secureps.client.update import Trained, Update
 from secureps.client.worker import ClientWorker, make_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import NotFinite
-from secureps.messages.run import Schema, TensorSpec
+from secureps.messages.encoding import payload_digest
+from secureps.messages.run import GroupVersion, Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import PIECE
-from secureps.roles.member.tasks import Aim
+from secureps.roles.member.tasks import Aim, Contribute, block_key, kept_key
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import ends, small_federation, small_plan
 from tests.kits.privacy_kit import PRIVACY
 from tests.kits.roles_kit import SCHEMA, make_plan
-from tests.kits.sealed_blocks import drawn
+from tests.kits.sealed_blocks import drawn, finish_sealing
 from tests.kits.torch_device import DEVICE
 from tests.kits.torch_device import there as on_device
 
@@ -109,23 +109,6 @@ def integers(own: ClientWorker, update: Update, examples: int = 1) -> NDArray[np
     return drawn(own, AIM, update, examples, base)
 
 
-@contextmanager
-def made_there() -> Iterator[None]:
-    """Some of what is made inside is tried on the device, and all that is tried is made there."""
-    tried, attempt = list[bool](), device_update.DeviceVector.attempt
-
-    def noted(own: device_update.DeviceVector, action: Callable[[], Any]) -> Any:
-        made = attempt(own, action)
-        tried.append(made is not None)
-        return made
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_update.DeviceVector, "attempt", noted)
-        yield
-    assert tried
-    assert all(tried)
-
-
 CODECS = st.sampled_from(
     [
         [],
@@ -167,46 +150,18 @@ def test_every_codec_has_the_same_bits(
     kept[-1] = 0
     here, there = both(plan, layout, model(layout, seed), kept if feedback else None)
     examples = 32 // (1 + seed % 3)
-    with made_there():
-        made = integers(own, there, examples)
+    made = integers(own, there, examples)
     assert np.array_equal(made, integers(own, here, examples))
     assert there.to_array().tobytes() == here.to_array().tobytes(), "what is kept for the next one"
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    codec=CODECS,
-    placement=st.sampled_from(["local", "distributed", "aggregator"]),
-    adaptive=st.booleans(),
-    feedback=st.booleans(),
-    size=st.sampled_from([0.01, 1.0]),
-    seed=st.integers(0, 99),
-)
-def test_noise_has_the_same_bits(
-    codec: list[Any],
-    placement: str,
-    adaptive: bool,
-    feedback: bool,
-    size: float,
-    seed: int,
-    tmp_path: Path,
-) -> None:
-    group: dict[str, Any] = STEPS | {"clip": 1.0, "bits": 20, "codec": codec}
-    privacy: dict[str, Any] = {"placement": placement}
-    if placement == "distributed":
-        privacy["honest"] = 2
-    if adaptive and not codec:
-        group["adaptive"] = {}
-    if feedback and codec:
-        group["feedback"] = True
-    plan = plan_of(group, privacy)
-    own = worker(plan, tmp_path, UnsafeSeed(seed))
-    layout = own._layout().group("all")
-    here, there = both(plan, layout, model(layout, seed, size))
-    with made_there():
-        made = integers(own, there)
-    assert np.array_equal(made, integers(own, here))
-    assert there.to_array().tobytes() == here.to_array().tobytes()
+def test_an_update_under_client_level_privacy_is_the_hosts() -> None:
+    plan = plan_of(STEPS | {"clip": 1.0, "bits": 20}, {})
+    layout = plan.layout(SCHEMA).group("all")
+    blocks, tensors = model(layout, 1)
+    made, here = (updated(plan, layout, blocks, each) for each in (held(tensors), tensors))
+    assert made.device is None
+    assert made.to_array().tobytes() == here.to_array().tobytes()
 
 
 MANY = 2 * PIECE + 77
@@ -335,44 +290,45 @@ def test_an_update_that_a_device_cannot_make_is_made_on_the_host(
     assert caplog.messages[0] == f"c0: {DEVICE} {told}"
 
 
-FULL = (
-    f"c0: {DEVICE} has no memory left for the update: the rest of it is made on the host, with the "
-    "same bits"
-)
+def drafted(
+    own: ClientWorker, blocks: list[NDArray[np.float32]], tensors: Tensors
+) -> tuple[bytes, bytes]:
+    """The integers of a training's update, and what is kept for the next one."""
+    digests = tuple(payload_digest(block.tobytes()) for block in blocks)
+    own.pulled = {block_key(each): block for each, block in zip(digests, blocks, strict=True)}
+    task = Contribute((GroupVersion("all", AIM.version),), digests, (AIM,))
+    made = own._draft_update(AIM, FitResult(tensors, 1, {}, 1), task, {})
+    assert made.rest is not None
+    made.rest()
+    kept = own._outbox.get(kept_key("all", made.receipt.update))
+    return finish_sealing(own._layout().group("all"), made.blocks).tobytes(), kept
+
+
+@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("part", ["round_to_grid", "decode"])
+def test_without_memory_for_a_block_the_update_is_the_hosts(
+    part: str, calls: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever of the four blocks it is; under feedback what is left of each is the same."""
+    plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
+    made_on_a_full_device(plan, part, calls, tmp_path, caplog)
 
 
 def made_on_a_full_device(
     plan: Plan, part: str, calls: int, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An update on the device, whose memory is full after so many calls, is that of the host."""
+    """An update on a device whose memory is full after so many calls is that of the host."""
     caplog.set_level(logging.INFO, logger="secureps")
     own = worker(plan, folder, UnsafeSeed(2))
-    layout = own._layout().group("all")
-    here, there = both(plan, layout, model(layout, 1))
+    blocks, tensors = model(own._layout().group("all"), 1)
+    here = drafted(own, blocks, tensors)
+    assert device_update.first_difference(DEVICE) == ""
     caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
-        assert np.array_equal(integers(own, there), integers(own, here))
-    assert there.to_array().tobytes() == here.to_array().tobytes()
-    assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
-
-
-@pytest.mark.parametrize("calls", range(4))
-@pytest.mark.parametrize("part", ["round_to_grid", "decode"])
-def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
-    part: str, calls: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """From whichever of the four blocks on; under feedback what is left of each is the same."""
-    plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
-    made_on_a_full_device(plan, part, calls, tmp_path, caplog)
-
-
-@pytest.mark.parametrize("part", ["DeviceRounding", "DeviceSkellam", "encode"])
-def test_without_memory_for_noise_all_of_it_is_the_hosts(
-    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
-    made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
+        assert drafted(own, blocks, held(tensors)) == here
+    told = [line for line in caplog.messages if "clip 0.1" not in line]
+    assert told == [f"c0: {DEVICE} {NO_ROOM}"]
 
 
 def test_clients_of_a_federation_make_their_updates_where_they_trained(

@@ -4,19 +4,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import secureps as ps
-from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWorker
-from secureps.client.trainer import RecordPrivacy
+from secureps.client.session import LEFT, Exchange, ExchangeTrainer
+from secureps.client.trainer import RecordPrivacy, blamed
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
 from secureps.messages.requests import MemberStatus
-from secureps.messages.run import Task
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
 from secureps.roles.member.member import LEFT as BY_ITS_HOLDER
@@ -25,9 +24,10 @@ from secureps.service.process import act_text
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_private
+from tests.client.test_worker import worker
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
-from tests.kits.roles_kit import PRIVACY
+from tests.kits.roles_kit import PRIVACY, make_plan
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
 SSP = {"name": "ssp", "slack": 2, "minimum": 2}
@@ -296,7 +296,7 @@ def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session._exchange, "wait_for_start", interrupted)
+    monkeypatch.setattr(session._begun, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         session.__enter__()
     assert not session._thread.is_alive()
@@ -346,20 +346,19 @@ def test_the_holders_own_function_evaluates() -> None:
         ExchangeTrainer(Exchange(), {}, 3).evaluate({})
 
 
-def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
+def test_a_training_that_nobody_waits_for_any_more_leaves_the_run(tmp_path: Path) -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
     trainer = ExchangeTrainer(exchange, {}, 3)
 
-    class Worker:
-        take = keep = fetch = seconds = expect = None
-
-        def work(self, task: object) -> object:
+    def training() -> Any:
+        yield from ()
+        with blamed("fit"):
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
-    found: list[object] = []
-    worker = ExchangeWorker(Worker(), exchange)  # type: ignore[arg-type]
-    thread = threading.Thread(target=lambda: found.append(worker.work(Task())))
+    found, own = list[object](), worker(make_plan(), tmp_path, UnsafeSeed(1))
+    own._sealing = training()
+    thread = threading.Thread(target=lambda: found.append(own.work(SealOn())))
     thread.start()
     assert exchange.take() is not None
     exchange.close()
@@ -379,10 +378,8 @@ def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> Non
 
 def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
     """The disk failed between two blocks: no update came of it, and one will."""
-    told, ends = list[Any](), [Contributed((), (), again=(Aim("all", 0, 3),)), Contributed((), ())]
-    other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
-    worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
-    exchange: Any = SimpleNamespace(note_sealed=told.append)
-    for ended in (0, 1):
-        ExchangeWorker(worker, exchange).work(SealOn())
-        assert len(told) == ended
+    exchange = Exchange()
+    for again in ((Aim("all", 0, 3),), ()):
+        assert exchange._sealed is None
+        exchange.on_work(SealOn(), 0.0, Contributed((), (), again=again))
+    assert exchange._sealed == set()

@@ -199,7 +199,8 @@ def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = worker(make_plan(), tmp_path, SecretSeed(bytes(32)))
-    own._sealer._ledger = ledger = BudgetLedger(tmp_path / "own.db")
+    ledger = BudgetLedger(tmp_path / "own.db")
+    own._site = dataclasses.replace(own._site, ledger=ledger)
 
     def seal(*_: Any) -> Any:
         assert [run.exact for run in BudgetLedger(ledger.path).spent()] == [1]

@@ -1,7 +1,6 @@
-"""A device has the bits of the host for words, clips, codes, integers and noise."""
+"""A device has the bits of the host for words, clips, codes and integers."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from numpy.typing import NDArray
 
 from secureps.client import device_update
 from secureps.client.device_update import (
-    DeviceRounding,
-    DeviceSkellam,
     clip_factor,
     decode,
     encode,
@@ -26,12 +23,10 @@ from secureps.client.device_update import (
 )
 from secureps.codec.chain import BlockCode, Chain
 from secureps.codec.grid import Grid
-from secureps.crypto.sampling import Stream, UnsafeSeed
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import InternalError, NotFinite
 from secureps.privacy import mechanism
-from secureps.privacy.client_level import ClientMechanism
-from secureps.privacy.mechanism import PIECE, clip_l2
-from secureps.privacy.skellam import Skellam
+from secureps.privacy.mechanism import PIECE
 from tests.kits.torch_device import DEVICE, back, there
 
 # --- words ----------------------------------------------------------------------
@@ -163,82 +158,6 @@ def test_what_is_not_finite_is_not_rounded(wrong: float) -> None:
     x[4] = wrong
     with pytest.raises(NotFinite):
         round_to_grid(x, torch.zeros(9, dtype=torch.int32, device=DEVICE), Grid(8, 1.0), 0.5)
-
-
-# --- noise ----------------------------------------------------------------------
-
-
-def stream(seed: int, *labels: str) -> Stream:
-    return UnsafeSeed(seed).derive("test", *labels)
-
-
-@settings(max_examples=40)
-@given(
-    variance=st.sampled_from([2.0**-20, 0.01, 1.0, 30.0, 1e4, 1e7]),
-    counts=st.lists(st.integers(0, 700), min_size=1, max_size=4),
-    seed=st.integers(0, 99),
-)
-def test_noise_is_the_samplers(variance: float, counts: list[int], seed: int) -> None:
-    """In however many calls it is drawn."""
-    sampler = Skellam(variance)
-    drawn = DeviceSkellam(sampler, stream(seed), DEVICE)
-    made = np.concatenate([back(drawn.next(count)) for count in counts])
-    assert np.array_equal(made, sampler.sample(sum(counts), stream(seed).words))
-
-
-def test_where_a_table_does_not_decide_the_host_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that is a thousand times as vague: one value in a hundred is undecided."""
-    sampler = Skellam(30.0)
-    exact = sampler.sample(3000, stream(1).words)
-    vague = type(sampler.table)(
-        sampler.table.bounds, 1 << 50, sampler.table.guide, sampler.table.shift
-    )
-    monkeypatch.setitem(sampler.__dict__, "table", vague)
-    asked = list[int]()
-    decide = Skellam.decide
-
-    def counted(self: Skellam, more: object) -> int:
-        asked.append(1)
-        return decide(self, more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Skellam, "decide", counted)
-    here = sampler.sample(3000, stream(1).words)
-    often = len(asked)
-    assert often > 10
-    assert np.array_equal(back(DeviceSkellam(sampler, stream(1), DEVICE).next(3000)), here)
-    assert len(asked) == 2 * often
-    assert np.array_equal(here, exact)
-
-
-@settings(max_examples=30)
-@given(
-    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=4),
-    clip=st.sampled_from([0.5, 1.0, 7.0]),
-    bits=st.integers(12, 20),
-    seed=st.integers(0, 99),
-)
-def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed: int) -> None:
-    """At whichever try they are short enough."""
-    total = sum(sizes)
-    own = ClientMechanism(clip, total, bits, 0.5, "local")
-    x = np.random.default_rng(seed).standard_normal(total).astype(np.float32)
-    x, _ = clip_l2(x, clip)
-    starts = [0, *np.cumsum(sizes).tolist()]
-    held = there(x)
-    blocks = [(lambda first=first, last=last: held[first:last]) for first, last in pairwise(starts)]
-    rounding = DeviceRounding(own, blocks, starts, stream(seed, "round"))
-    made = [back(z) for block in range(len(sizes)) for z in rounding.steps(block)]
-    expected = own.round_update(x, stream(seed, "round").words)
-    assert np.array_equal(np.concatenate(made), expected)
-
-
-def test_an_update_that_was_not_clipped_is_never_short_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(device_update, "MOST_TRIES", 3)
-    own = ClientMechanism(1.0, 50, 16, 0.5, "local")
-    with pytest.raises(InternalError, match="3 roundings were too long"):
-        DeviceRounding(own, [lambda: torch.ones(50, device=DEVICE)], [0, 50], stream(1))
 
 
 # --- whether a device makes the same bits ---------------------------------------

@@ -102,9 +102,9 @@ class Desk:
     def found(self) -> orders.Found:
         return orders.Found(1, "all", make_receipt(self.plan, self.run, FOUND_ID, -1, b""))
 
-    def ready(self, version: int, cohort: int) -> Step:
+    def ready(self, version: int, cohort: int, key: bytes | None = None) -> Step:
         made = Prepared("shard-a", "all", version, blocks(version), STATE, cohort=cohort)
-        stepped = StepState(make_cohort(number=cohort, version=version), None)
+        stepped = StepState(make_cohort(number=cohort, version=version), None, key)
         return self.give(WORKER, Done(stepped if version else MakeState("all", None), made))
 
     def hold(self, cohort: Cohort) -> orders.Hold:

@@ -8,15 +8,17 @@ import sys
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.client.worker import ClientWorker
+from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.identity import Identity
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     BudgetSpent,
     ConfigError,
@@ -34,6 +36,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute
 from secureps.roles.pinned_run import Pinned
 from secureps.run.cli import app
@@ -115,7 +118,7 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     charge(own, ONE, one)  # in another run
     worker = simulation.parties["client-02"].worker
     assert isinstance(worker, ClientWorker)
-    worker._sealer._ledger = own
+    worker._site = dataclasses.replace(worker._site, ledger=own)
     simulation.run(lambda: bool(simulation.coordinator.federation.finished))
     federation = simulation.coordinator.federation
     assert federation.finished == "all 4 versions are made"
@@ -256,52 +259,58 @@ def pinned_by(**keys: Any) -> Pinned:
     return Pinned.of(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
 
 
-def sealer_of(ledger: BudgetLedger, outbox: MemorySpool | None = None) -> OutboxSealer:
-    """A sealer that encrypts nothing."""
-
-    def nobody(group: str, version: int) -> KeyCommittee:
-        raise AssertionError("it came to sealing")
-
-    return OutboxSealer(Identity.generate(), {}, nobody, outbox or MemorySpool(), ledger)
+def worker_of(pinned: Pinned, ledger: BudgetLedger) -> ClientWorker:
+    """The worker of a client in a run, with nobody around it."""
+    seed, machine = UnsafeSeed(1), cast(Member, SimpleNamespace(pinned=pinned))
+    site = Site("client-00", Walker(0), Identity.generate(), seed, {}, Path(), ledger=ledger)
+    return ClientWorker(site, machine, MemorySpool())
 
 
-def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
+def release(worker: ClientWorker, *rows: UpdateReleased) -> None:
+    drafts: Any = [SimpleNamespace(row=each, aim=None) for each in rows]
+    assert worker._release(drafts) == (drafts, {})
+
+
+def test_a_worker_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
     pinned, ledger = pinned_by(**PRIVATE), BudgetLedger(tmp_path / "own.db", 1e-9)
-    sealer = sealer_of(ledger)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        sealer.release(pinned, [row(pinned.run.id, spent(0))])
+        release(worker_of(pinned, ledger), row(pinned.run.id, spent(0)))
     assert ledger.facts() == []
     pinned = pinned_by()
+    update = UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")
     with pytest.raises(BudgetSpent, match="trains without privacy"):
-        sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
+        release(worker_of(pinned, ledger), update)
 
 
 def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     """A client that lost its state still has the ledger."""
     privacy = PRIVATE["privacy"] | {"budget": cost(2)}
     pinned = pinned_by(**PRIVATE | {"privacy": privacy})
-    sealer = sealer_of(BudgetLedger(tmp_path / "own.db"))
+    worker = worker_of(pinned, BudgetLedger(tmp_path / "own.db"))
     own = [row(pinned.run.id, spent(version)) for version in (0, 1)]
     others = [row(TWO, spent(2)), row(pinned.run.id, dataclasses.replace(spent(2), party="b"))]
-    assert sealer.release(pinned, [*own[:1], *others]) == [""] * 3
+    release(worker, *own[:1], *others)
     tasks = [Contribute((), (), (Aim("all", version, 0),)) for version in range(3)]
-    assert sealer.explain_excess(pinned, "client-00", tasks[1]) == ""
-    assert sealer.release(pinned, own[1:]) == [""]
-    assert sealer.explain_excess(pinned, "client-00", tasks[1]) == "", "it is on record"
+    assert worker._explain_excess(tasks[1]) == ""
+    release(worker, own[1])
+    assert worker._explain_excess(tasks[1]) == "", "it is on record"
     reason = f"epsilon to {cost(3):.2f}, the budget is {cost(2):g} (one record added or removed)"
     wanted = f"another version would bring {reason}: this client stops"
-    assert sealer.explain_excess(pinned, "client-00", tasks[2]) == wanted
-    poor = BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001)
-    sealer = sealer_of(poor)
-    assert sealer.release(pinned, own[:1]) == [""]
-    assert "the budget is 1.9" in sealer.explain_excess(pinned, "client-00", tasks[1]), "of its own"
+    assert worker._explain_excess(tasks[2]) == wanted
+    poor = worker_of(pinned, BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001))
+    release(poor, own[0])
+    assert "the budget is 1.9" in poor._explain_excess(tasks[1]), "of its own"
 
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
     """A later one might be a trained model."""
     pinned = pinned_by(**PRIVATE)
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
-    sealer = sealer_of(ledger, outbox)
+
+    def nobody(group: str, version: int) -> KeyCommittee:
+        raise AssertionError("it came to sealing")
+
+    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, ledger)
     group = pinned.layout.groups[0]
 
     def offered(sequence: int) -> int:
@@ -311,7 +320,7 @@ def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_p
 
     assert offered(0) == offered(1) == group.blocks, "its state was lost, and with it the seed"
     assert ledger.rows() == []
-    assert sealer.release(pinned, [row(pinned.run.id, spent(0))]) == [""]
+    release(worker_of(pinned, ledger), row(pinned.run.id, spent(0)))
     with pytest.raises(Refused, match="a model that may have been trained never leaves"):
         offered(2)
     assert len(outbox.keys("")) == 2 * group.blocks

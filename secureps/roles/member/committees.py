@@ -122,17 +122,6 @@ class Committees:
                 at = invite.step if base == invite.version else 0
                 step.tell(Decline(self._client, group, invite.round, reason, base, at))
 
-    def sealable_invites(
-        self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]
-    ) -> dict[str, Invite]:
-        """Returns the invitations for which an update can be sealed now."""
-        base = {group: each.version for group, each in published.items()}
-        return {
-            group: invite
-            for group, invite in invites.items()
-            if self.can_seal(plan, group, base.get(group, invite.version))
-        }
-
     def can_seal(self, plan: Plan, group: str, version: int) -> bool:
         """True if the key holders' roster, if any, has not expired, so an update can be sealed."""
         if plan.opening is not Opening.COMMITTEE:

@@ -214,8 +214,8 @@ class Member(PinnedParty):
         self._invites = Invitations()
         self._working = self._watching = self._greeting = self._warned = False
         self._departure = Departure(settings.name)
-        self._evaluated = 0
-        """The newest version that it was asked to evaluate, since its process started."""
+        self._desk: Desk
+        """Known once the run is."""
         self._has_told_why = False
         """True once it has told its data holder why it sends no evaluation."""
         self._lowered: float | None = None
@@ -240,6 +240,9 @@ class Member(PinnedParty):
                 self._groups = plan.find_touched(self._settings.rows)
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self.name)
+                seen, can_seal = self._model.published, self.committees.can_seal
+                asked = self._invites.open
+                self._desk = Desk(plan, self._groups, seen, asked, self._out, can_seal)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
             case RosterFollowed():
                 self._follower.apply(record)
@@ -511,24 +514,19 @@ class Member(PinnedParty):
         if busy or self._follower.holds_back(step, self.name):
             return
         for group, invite in list(self._invites.open.items()):
-            if invite.version == -1 and not self._desk().is_pending(group, FOUNDED):
+            if invite.version == -1 and not self._desk.is_pending(group, FOUNDED):
                 self._invites.follow(group)
                 if group not in self._out.founded and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
                 step.say(f"no founding model of {group} is sent: it is founded")
         self.committees.decline(step, self._plan, self._invites.open, self._model.published)
-        desk = self._desk()
-        if self._decline_worn_out(step, desk):
-            desk = self._desk()
-        if self._seal_again(step, desk) or self._evaluate(step, desk):
-            return
-        desk = self._desk()  # `_evaluate` may have declined an invitation
-        if not (due := desk.due()):
+        self._decline_worn_out(step)
+        if self._seal_again(step) or self._evaluate(step) or not (due := self._desk.due()):
             return
         self._first_due = now if first is None else first
         until = self._first_due + GATHER_SECONDS
-        if desk.may_more_come(due) and now < until:
+        if self._desk.may_more_come(due) and now < until:
             self._gathers_until = until
             return
         if self._model.ask_for_absent(self.pinned, step):
@@ -573,9 +571,9 @@ class Member(PinnedParty):
         self._working = True
         step.effects.append(Work(task))
 
-    def _seal_again(self, step: Step, desk: Desk) -> bool:
+    def _seal_again(self, step: Step) -> bool:
         """Begins to seal an update anew that is asked for and is still here."""
-        task = self._out.next_reseal(self.name, desk, step)
+        task = self._out.next_reseal(self.name, self._desk, step)
         if task is None:
             return False
         if task.receipt.id.group in self._invites.open:
@@ -583,15 +581,12 @@ class Member(PinnedParty):
         self._begin(step, task)
         return True
 
-    def _decline_worn_out(self, step: Step, desk: Desk) -> bool:
-        """Declines rounds that ask for an update that was sealed too often; returns if any did."""
-        declined = False
-        for due in desk.asked():
+    def _decline_worn_out(self, step: Step) -> None:
+        """Declines rounds that ask for an update that was sealed too often."""
+        for due in self._desk.asked():
             base = Base(due.version, due.step)
             if reason := self._out.why_worn_out(due.group, base):
                 self._decline(step, self._invites.open.pop(due.group), base, reason)
-                declined = True
-        return declined
 
     def _decline(self, step: Step, invite: orders.Invite, base: Base, reason: str) -> None:
         if self._plan.trails(invite.group):
@@ -606,12 +601,6 @@ class Member(PinnedParty):
         sequence = self._out.next.get(group, 0)
         return Aim(group, base.version, sequence, base.step, self._out.carried_update(group))
 
-    def _desk(self) -> Desk:
-        plan, seen, evaluated = self._plan, self._model.published, self._evaluated
-        out = self._out.sealed.values(), self._out.moving.keys()
-        invites = self.committees.sealable_invites(plan, self._invites.open, seen)
-        return Desk(plan, self._groups, seen, invites, evaluated, *out)
-
     def _leave(self, step: Step, halt: Halt) -> None:
         self._departure.begin(halt)
         self._retire(step)
@@ -622,7 +611,7 @@ class Member(PinnedParty):
         The coordinator drops later updates, and a later join takes the message back.
         """
         greeted = self._watching and not self._greeting and not self._departure.told
-        if greeted and not self._desk().is_any_wanted():
+        if greeted and not self._desk.is_any_wanted():
             self._departure.tell(step)
 
     def _take_act(self, step: Step, act: OwnAct) -> None:
@@ -633,17 +622,17 @@ class Member(PinnedParty):
             if (objection := self._budget.objection()) and self._departure.halt is None:
                 self._leave(step, Halt(objection))
 
-    def _evaluate(self, step: Step, desk: Desk) -> bool:
+    def _evaluate(self, step: Step) -> bool:
         """Begins an evaluation that is due, or declines it; returns whether training waits."""
         if self.name == self._plan.evaluator:
             return self._judge(step)
         group = self._plan.trailing
-        invite = desk.invites.get(group)
-        ready = find_readiness(self._plan, desk.published, invite)
+        invite = self._desk.invite(group)
+        ready = find_readiness(self._plan, self._model.published, invite)
         if invite is None or ready is Readiness.EARLY:
             return False
-        self._evaluated, base = invite.evaluates, Base(invite.version, invite.step)
-        if desk.is_pending(group, base):
+        self._desk.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
+        if self._desk.is_pending(group, base):
             return False
         refusal = self._budget.evaluation_objection()
         if ready is not Readiness.READY or refusal:
@@ -660,12 +649,12 @@ class Member(PinnedParty):
         """Begins the designated evaluator's task, if all groups are at a scheduled version."""
         plan, published = self._plan, self._model.published
         version, *others = {published[g].version if g in published else -1 for g in plan.groups}
-        if others or version not in plan.schedule or version <= self._evaluated:
+        if others or version not in plan.schedule or version <= self._desk.evaluated:
             return False
         if objection := self._budget.evaluation_objection():
             step.effects.append(Halt(objection, PlanRefused))
         elif (task := self._make_evaluation(step)) is not None:
-            self._evaluated = version
+            self._desk.evaluated = version
             self._begin(step, task)
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import fmean
@@ -430,26 +430,33 @@ def find_readiness(
     return Readiness.READY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Desk:
     """What a client can train for.
 
     Args:
         groups: the groups that it contributes to.
         published: the newest versions that it heard of.
-        invites: by group.
-        evaluated: the version that it evaluated last.
-        sealed: contributions that are not settled.
-        moving: contributions in transit.
+        open: by group, invitations for which no work has begun.
+        can_seal: whether an update of a group from a version can be sealed now.
+        evaluated: the newest version that it was asked to evaluate, since its process started.
     """
 
     plan: Plan
     groups: tuple[str, ...]
     published: Mapping[str, Published]
-    invites: Mapping[str, Invite]
-    evaluated: int
-    sealed: Collection[Sealed]
-    moving: Collection[SubmissionId]
+    open: Mapping[str, Invite]
+    out: Outbox
+    can_seal: Callable[[Plan, str, int], bool]
+    evaluated: int = 0
+
+    def invite(self, group: str) -> Invite | None:
+        """Returns the open invitation to a group, if an update can be sealed for it now."""
+        invite, newest = self.open.get(group), self.published.get(group)
+        if invite is None:
+            return None
+        base = invite.version if newest is None else newest.version
+        return invite if self.can_seal(self.plan, group, base) else None
 
     def due(self) -> list[Invite]:
         """Returns the invitations that are due, in the plan's order, each with its base version.
@@ -470,7 +477,7 @@ class Desk:
         known = [group for group in self.groups if group in self.published]
         found = [due for group in known if (due := self._due(group)) is not None]
         found = [due for due in found if due.evaluates <= self.evaluated]
-        if (invite := self.invites.get(self.plan.trailing)) is not None:
+        if (invite := self.invite(self.plan.trailing)) is not None:
             base = Base(invite.version, invite.step)
             found += [] if self.is_pending(invite.group, base) else [invite]
         return found
@@ -502,7 +509,7 @@ class Desk:
 
     def _due(self, group: str) -> Invite | None:
         """Returns the invitation to a group, from its current base; None if it is not due."""
-        invite, newest = self.invites.get(group), self.published[group].version
+        invite, newest = self.invite(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
         if not 0 <= invite.step <= self.plan.bounds(group).ahead:
@@ -510,7 +517,7 @@ class Desk:
         if self.plan.bounds(group).rounds:
             if invite.version != newest:
                 return None
-        elif any(id.group == group for id in self.moving):
+        elif any(id.group == group for id in self.out.moving):
             return None
         base = Base(newest, invite.step if newest == invite.version else 0)
         at_base = replace(invite, version=base.version, step=base.step)
@@ -521,7 +528,7 @@ class Desk:
         return any(
             sealed.receipt.id.group == group
             and Base(sealed.receipt.version, sealed.receipt.step) == base
-            for sealed in self.sealed
+            for sealed in self.out.sealed.values()
         )
 
     def is_any_wanted(self) -> bool:
@@ -529,9 +536,8 @@ class Desk:
 
         A round that has made its version does not use late updates; a group without rounds does.
         """
-        return any(
-            self._is_wanted(each.receipt) for each in self.sealed if each.receipt.id in self.moving
-        )
+        sealed, moving = self.out.sealed.items(), self.out.moving
+        return any(self._is_wanted(each.receipt) for id, each in sealed if id in moving)
 
     def _is_wanted(self, receipt: Receipt) -> bool:
         group = receipt.id.group

@@ -90,6 +90,10 @@ class Evaluate(Task):
     aim: Aim | None = None
     own: bytes = b""
 
+    @property
+    def aims(self) -> tuple[Aim, ...]:
+        return () if self.aim is None else (self.aim,)
+
 
 Pulled = Contribute | Evaluate
 """Tasks that begin with a pulled model."""

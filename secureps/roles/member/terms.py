@@ -52,12 +52,11 @@ class Budget:
         """Returns why this client does not train under this plan; empty if it does."""
         if self.budget is None:
             return ""
-        text = ""
         if self.plan.section.privacy is None:
             text = "the plan trains without privacy"
         elif self.plan.noisy_shards:
             text = "the plan leaves the noise to the aggregator"
-        if not text:
+        else:
             return ""
         return (
             f"{text}, and this client has a budget of its own: nothing was trained; ask for a plan "

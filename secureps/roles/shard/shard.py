@@ -160,8 +160,8 @@ class Shard:
         self._noise = NoiseCopies(self.state)
         self._peers = Peers(self.state)
         self._fetcher = Fetcher(self.state)
-        self._tried: dict[tuple[str, int], list[bytes]] = {}
-        """By (group, cohort), the sum of keys that is being tried, and the newest one."""
+        self._newest_keys: dict[tuple[str, int], bytes] = {}
+        """By (group, cohort), the newest sum of keys, while one is being tried."""
         self._damaged: list[WorkFailed] = []
         self._asks_at = 0.0
 
@@ -573,7 +573,7 @@ class Shard:
             self._hold(step, order)
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
-        cohort, key, held = order.cohort, order.key, self.state.group(order.cohort.group)
+        cohort, held = order.cohort, self.state.group(order.cohort.group)
         self._check_cohort(cohort)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
@@ -583,7 +583,7 @@ class Shard:
             return
         if cohort.number not in held.sums:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
-        keys: tuple[str, ...] | None = None
+        keys, key = None, None
         if self.state.opened_by_holder:
             keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
@@ -592,10 +592,8 @@ class Shard:
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
-            key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
-            name, busy = (cohort.group, cohort.number), work_name(StepState(cohort, keys))
-            in_work = self._tried.get(name, [])[:1] if busy in self._busy else []
-            self._tried[name] = [*in_work, key]
+            key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, order.key)
+            self._newest_keys[cohort.group, cohort.number] = key
         self._begin(step, StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
@@ -642,9 +640,10 @@ class Shard:
             case Done(_, records.SumsMade() as made):
                 self._write(step, made)
                 self._tell_held(step, made)
-            case Done(_, requests.Prepared() as state):
-                for key in self._tried.pop((state.group, state.cohort), [])[:1]:
-                    self._write(step, records.KeySumTaken(state.group, state.cohort, key))
+            case Done(task, requests.Prepared() as state):
+                if isinstance(task, StepState) and task.key is not None:
+                    self._newest_keys.pop((state.group, state.cohort), None)
+                    self._write(step, records.KeySumTaken(state.group, state.cohort, task.key))
                 self._write(step, state)  # with its key, in one transaction
                 step.tell(state)
             case Done(_, requests.Checkpointed() as part):
@@ -734,9 +733,8 @@ class Shard:
         group, cohort = task.cohort.group, task.cohort
         tried = payload_digest(task.key or b"")
         step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
-        newest = self._tried.pop((group, cohort.number), [task.key])[-1]
-        if newest and newest != task.key:
-            self._tried[group, cohort.number] = [newest]
+        newest = self._newest_keys.pop((group, cohort.number), task.key)
+        if newest != task.key:
             self._begin(step, StepState(cohort, task.opened, newest))
 
     def _begin(self, step: Step, task: Task) -> None:

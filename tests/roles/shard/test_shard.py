@@ -400,7 +400,7 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     other = orders.Prepare(1, cohort, (), b"\2" * len(key))
     assert works(desk.order(other)) == [], "it comes while the first is tried, which opens"
     made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
-    assert desk.ready(1, 0).records == [shard_records.KeySumTaken("all", 0, key), made]
+    assert desk.ready(1, 0, key).records == [shard_records.KeySumTaken("all", 0, key), made]
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)
 
 
