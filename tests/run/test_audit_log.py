@@ -47,7 +47,7 @@ def forged(folder: Path, name: str, signer: str = "", **others: Any) -> Path:
     """The party's log with another `begin`, `entries` or `end`, signed as if it were so."""
     path = folder / f"{name}.jsonl"
     log = load(path.read_bytes())
-    parts = {"begin": log.begin, "entries": log.entries, "end": log.end} | others
+    parts: dict[str, Any] = {"begin": log.begin, "entries": log.entries, "end": log.end} | others
     parts["end"] = replace(parts["end"], entries=len(parts["entries"]))
     path.write_bytes(dump(b"", **parts, me=load_private(folder / "kit", signer or name)))
     return path
