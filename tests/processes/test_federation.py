@@ -1,7 +1,6 @@
 """Survival: SIGKILL of any process, at any moment, leaves the same bits."""
 
 import math
-import os
 from base64 import b64encode
 from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
@@ -19,13 +18,12 @@ from secureps.crypto.envelope import SECRET_BYTES
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import first_roster, next_roster
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import MISCONFIGURED, OperatorError
+from secureps.errors import MISCONFIGURED
 from secureps.policy.plan import load_plan
 from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import (
     default_state,
     load_holder_secret,
@@ -243,14 +241,6 @@ def test_one_place_for_each_kit_from_wherever_it_is_started(
     here = default_state(Path("kit"), "ada")
     monkeypatch.chdir(tmp_path / "deep")
     assert default_state(Path("../kit"), "ada") == here == tmp_path / "kit" / "state" / "ada"
-    here.mkdir(parents=True)
-    first = SqliteJournal(here / "journal.db")
-    try:
-        with pytest.raises(OperatorError, match=rf"\(pid {os.getpid()} on "):
-            SqliteJournal(here / "journal.db")
-    finally:
-        first.close()
-    SqliteJournal(here / "journal.db").close()
 
 
 def keys_of(processes: Processes, holder: str) -> list[Path]:
