@@ -326,13 +326,12 @@ class Aggregator:
         loop = RealLoop(journal.last)
         if name == COORDINATOR:
             self._network = InProcessNetwork(loop)
-            self.relay = Relay(loop, lambda party: self.news.set())
+            self.relay = Relay(self._network, loop, lambda party: self.news.set())
         jitter = random.SystemRandom()
         around = Environment(self._network.transport(name), loop, lambda: jitter.uniform(0.5, 1.5))
         executor = self._make(name, Stores(journal, DiskSpool(state / "spool"), state), around)
         self._parties[name] = executor
         self._network.attach(name, executor)
-        self.relay.attach(name, executor)
         executor.start()
         KitWatch(name, executor, self._kit).start()
         thread = threading.Thread(target=turn, args=(loop, executor), name=name, daemon=True)

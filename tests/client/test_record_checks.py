@@ -236,32 +236,27 @@ def test_no_record_changes_the_gradient_of_another(kind: str) -> None:
         assert torch.allclose(found[at], wanted[0], atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda outputs, targets: functional.cross_entropy(outputs, targets, weight=WEIGHT),
-        lambda outputs, targets: functional.cross_entropy(outputs, targets, ignore_index=1),
-        lambda outputs, targets: ((outputs[:, :1] - targets) ** 2).mean(),
-    ],
-    ids=["weighted", "ignoring", "broadcast"],
-)
-def test_a_loss_that_divides_by_the_batch_is_refused(loss: Any) -> None:
-    with pytest.raises(PlanRefused, match="each record's loss of its own output and target alone"):
-        refuse_mixing_loss(loss, *example())
+TOKENS = torch.tensor([[1, 1, 2, 1, 2], [1, 0, 0, 0, 0]])
+ALONE = "each record's loss of its own output and target alone"
+MIXING: dict[str, tuple[Any, Tensor, Tensor, str]] = {
+    "weighted": (lambda o, t: functional.cross_entropy(o, t, weight=WEIGHT), *example(), ALONE),
+    "ignoring": (lambda o, t: functional.cross_entropy(o, t, ignore_index=1), *example(), ALONE),
+    "broadcast": (lambda o, t: ((o[:, :1] - t) ** 2).mean(), *example(), ALONE),
+    "tokens": (of_tokens, torch.randn(2, 5, 3), TOKENS, "is not the mean of its records' losses"),
+    # as many classes as records: they are not compared with all targets
+    "classes": (
+        partial(functional.binary_cross_entropy_with_logits),
+        *(torch.randn(3, 3), torch.randn(3), "each record's loss"),
+    ),
+    "divergence": (functional.kl_div, torch.randn(3, 3), torch.rand(3), "each record's loss"),
+}
 
 
-def test_a_loss_that_divides_by_tokens_that_count_is_refused() -> None:
-    outputs = torch.randn(2, 5, 3)
-    with pytest.raises(PlanRefused, match="is not the mean of its records' losses"):
-        refuse_mixing_loss(of_tokens, outputs, torch.tensor([[1, 1, 2, 1, 2], [1, 0, 0, 0, 0]]))
-
-
-def test_classes_that_are_also_as_many_as_records_are_not_compared_with_all_targets() -> None:
-    outputs, targets = torch.randn(3, 3), torch.randn(3)
-    with pytest.raises(PlanRefused, match="each record's loss"):
-        refuse_mixing_loss(partial(functional.binary_cross_entropy_with_logits), outputs, targets)
-    with pytest.raises(PlanRefused, match="each record's loss"):
-        refuse_mixing_loss(functional.kl_div, outputs, targets.abs())
+@pytest.mark.parametrize("kind", MIXING)
+def test_a_loss_that_mixes_records_is_refused(kind: str) -> None:
+    loss, outputs, targets, reason = MIXING[kind]
+    with pytest.raises(PlanRefused, match=reason):
+        refuse_mixing_loss(loss, outputs, targets)
 
 
 def test_a_record_of_which_a_mask_leaves_nothing_has_no_finite_loss_and_alone_so() -> None:

@@ -58,33 +58,27 @@ def signed(content: RecordDict, kit: Path, signer: str, **changes: Any) -> Recor
     return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.wrap_bytes(again)})})
 
 
-def test_a_reply_of_another_run_is_none(
+def test_nobody_hears_anything_of_another_run(
     tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fault(message: Message, play: Reply) -> list[Message]:
+    """The same parties', of the same kit: only the run tells them apart."""
+    kit = tmp_path / "run" / "kit"
+
+    def answered(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
-        reply.content = signed(reply.content, tmp_path / "run" / "kit", "client-01", run=OTHER_RUN)
+        reply.content = signed(reply.content, kit, "client-01", run=OTHER_RUN)
         return [reply]
 
-    grid = simulated(faults={(1, 1): fault})
-    same(tensors(play(tmp_path, grid)), unharmed)
-    assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
-
-
-def test_a_node_hears_nothing_of_another_run(
-    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The same coordinator's, of the same kit: only the run tells them apart."""
-
-    def fault(message: Message, play: Reply) -> list[Message]:
-        kit = tmp_path / "run" / "kit"
+    def asked(message: Message, play: Reply) -> list[Message]:
         message.content = signed(message.content, kit, "coordinator", run=OTHER_RUN)
         reply = play(message)
         assert post.BATCH not in reply.content
         return [reply]
 
-    grid = simulated(faults={(1, 2): fault})
+    grid = simulated(faults={(1, 1): answered, (1, 3): asked})
     same(tensors(play(tmp_path, grid)), unharmed)
+    assert grid.faults == {}
+    assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
     assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Another installation of the package: a copy of its tree that names another version or format."""
+"""Another installation of the package: a copy of its tree that names another version."""
 
 import re
 import shutil
@@ -10,19 +10,15 @@ from secureps.compiled import ROOMS, kernel_folder
 from tests.kits.nursery import ROOT, prepare
 
 
-def install(folder: Path, version: str = "", format: int = 0) -> Path:
-    """Copies the package there, and links to these tests; the folder, also a home of its own.
-
-    Args:
-        version, format: what it says of itself; "" and 0 leave what it is.
-    """
+def install(folder: Path, version: str) -> Path:
+    """Copies the package there, and links to these tests; the folder, also a home of its own."""
     shutil.copytree(ROOT / "secureps", folder / "secureps")  # with what is compiled: times stay
     (folder / "tests").symlink_to(ROOT / "tests")
     kept_kernels(folder / "secureps", folder / ".cache" / "secureps" / "kernels")
-    if version:
-        _say(folder / "secureps" / "__init__.py", "__version__", f'"{version}"')
-    if format:
-        _say(folder / "secureps" / "messages" / "format.py", "FORMAT: Final", str(format))
+    says = folder / "secureps" / "__init__.py"
+    text, found = re.subn(r"(?m)^__version__ = .*$", f'__version__ = "{version}"', says.read_text())
+    assert found == 1
+    says.write_text(text)
     return folder
 
 
@@ -49,9 +45,3 @@ def kept_kernels(package: Path, top: Path) -> Path:
         if (kept / (here := place(str(ours / "kernel.py")))).is_dir():
             shutil.copytree(kept / here, folder / place(str(theirs / "kernel.py")))
     return top
-
-
-def _say(file: Path, name: str, value: str) -> None:
-    text, found = re.subn(rf"(?m)^{re.escape(name)} = .*$", f"{name} = {value}", file.read_text())
-    assert found == 1
-    file.write_text(text)

@@ -3,10 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from secureps.client.runner import make_member
 from secureps.client.trainer import Trainer
@@ -202,14 +201,3 @@ class Watch:
             error.add_note(f"one of these did it: {self._tried}")
             raise
         self._tried.clear()
-
-
-def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:
-    """What became of calls, all of which end within so many seconds."""
-    until = time.monotonic() + within
-    found: list[Exception | None] = []
-    for future in asked:
-        error = future.exception(max(0.0, until - time.monotonic()))
-        assert error is None or isinstance(error, Exception)
-        found.append(error)
-    return found

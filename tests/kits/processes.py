@@ -94,7 +94,6 @@ class Processes:
         metrics: bool = False,
         json_logs: bool = False,
         insecure: bool = False,
-        kit: Path | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,9 +112,8 @@ class Processes:
         self.insecure = insecure or record  # nobody can read TLS
         self.pace = 0.0
         self.settings: dict[str, str] = {}
-        self._kit = folder / "kit" if kit is None else kit
-        if kit is None:
-            self._make_kit()
+        self._kit = folder / "kit"
+        self._make_kit()
 
     def kit(self, name: str) -> Path:
         """The kit of a party: here one folder has everybody's keys."""

@@ -22,26 +22,24 @@ def test_a_running_coordinator_tells_what_it_did_and_when(tmp_path: Path) -> Non
     with Processes(tmp_path, "plain") as processes:
         processes.pace = 0.15
         processes.start_all()
-        kit, state = processes.kit("coordinator"), tmp_path / "coordinator"
-        log = tmp_path / "log.jsonl"
-
+        own = (tmp_path / "coordinator", processes.kit("coordinator"))
         processes.wait(lambda: processes.reached(1), "a version")
-        export(state, kit, "coordinator", log)
+        early = exported(*own, log := tmp_path / "log.jsonl")
         assert processes.alive("coordinator")
-        early = log.read_bytes()
-        verify([log], kit, state)
         processes.kill("coordinator")
         processes.start("coordinator")
         processes.wait(processes.finished, "the end")
-        export(state, kit, "coordinator", log)
-        verify([log], kit, state)
-        assert log.read_bytes().startswith(early)
-        entries = load(log.read_bytes()).entries
-    dates = [entry.date for entry in entries]
-    assert len({entry.what for entry in entries} & {"cohort closed", "run over"}) == 2
-    seconds = [datetime.fromisoformat(str(date)).astimezone(UTC).timestamp() for date in dates]
-    assert began - 2 < min(seconds)
-    assert max(seconds) < time.time() + 2
+        assert exported(*own, log).startswith(early)
+    entries = load(log.read_bytes()).entries
+    assert {"cohort closed", "run over"} < {entry.what for entry in entries}
+    dates = [datetime.fromisoformat(str(entry.date)).astimezone(UTC) for entry in entries]
+    assert began - 2 < min(dates).timestamp() < max(dates).timestamp() < time.time() + 2
+
+
+def exported(state: Path, kit: Path, log: Path) -> bytes:
+    export(state, kit, "coordinator", log)
+    verify([log], kit, state)
+    return log.read_bytes()
 
 
 def test_what_a_server_turned_away_is_counted_in_its_log(tmp_path: Path) -> None:

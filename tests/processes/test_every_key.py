@@ -9,7 +9,7 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Role
 from secureps.errors import Malformed, SecurepsError, UnknownParty, Unreachable, Unsigned
-from secureps.messages import orders, requests
+from secureps.messages import requests
 from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
 from secureps.wire import msgpack
@@ -19,14 +19,12 @@ from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
 from tests.kits.hostile_peer import HostilePeer
-from tests.kits.one_process import OBSERVER, OneProcess, Slow, Watch, ended
+from tests.kits.one_process import OBSERVER, OneProcess, Slow, Watch
 from tests.kits.permissions_page import SERVED
 from tests.kits.permissions_page import method as method_of
 from tests.kits.transport_kit import EchoServer, authenticate
 from tests.kits.unset import unset
 
-PATIENCE = 10.0
-"""Seconds; a machine that is busy with other tests takes one."""
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 
@@ -59,7 +57,6 @@ def key_of(federation: OneProcess, role: Role) -> str:
 
 
 KINDS = sorted(msgpack.SENT.values(), key=lambda kind: kind.__name__)
-AT_ONCE = 12
 
 
 def test_every_message_is_there() -> None:
@@ -123,16 +120,3 @@ def test_servers_have_these_methods_and_that_of_health(monkeypatch: pytest.Monke
         server.start()
         server.stop(0)
     assert made == {f"/{servers.SERVICE}/Check"}.union(*SERVED.values())
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.__module__ == orders.__name__])
-def test_twelve_orders_at_once_are_refused_at_once(federation: OneProcess, kind: type) -> None:
-    """They were never answered once, and held as many threads."""
-    transport = federation.transport(key_of(federation, "client"))
-    try:
-        for to in (COORDINATOR, federation.shards[0]):
-            asked = [transport.call(to, unset(kind)) for _ in range(AT_ONCE)]
-            for error in ended(asked, PATIENCE):
-                assert isinstance(error, UnknownParty)
-    finally:
-        transport.close()

@@ -378,34 +378,6 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
     shard.still_serves()
 
 
-@pytest.mark.parametrize("sent", [1, BLOCK_LIMIT - 1], ids=["a byte", "all but a byte"])
-def test_two_clients_that_announce_blocks_leave_memory_to_the_others(
-    sent: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing ends by its time here: what others send is stored while the flood stands."""
-    monkeypatch.setattr(admission, "SILENT", 3600.0)
-    monkeypatch.setattr(admission, "TURN", 3600.0)
-    monkeypatch.setattr(servers, "SILENT", 3600.0)
-    pieces = [bytes(min(1 << 20, sent - at)) for at in range(0, sent, 1 << 20)]
-    with closing(Besieged("shard-0", 2 * BLOCK_LIMIT)) as shard:  # two blocks fill it
-        server = shard.server
-        assert isinstance(server, ShardServer)
-        calls = [
-            shard.announce(party, number, BLOCK_LIMIT, *pieces)
-            for party in "ab"
-            for number in range(2 * servers.TRANSFERS_EACH)
-        ]
-        until(lambda: server.bytes_in_flight == 2 * sent)
-        for party in "cd":
-            with closing(shard.transport(party)) as transport:
-                for _ in range(3):
-                    block = put(values(BLOCK_LIMIT), party)
-                    stored = transport.call("shard-0", block).result(PATIENCE)
-                    assert stored == Stored(block.header.digest)
-        assert server.bytes_in_flight == 2 * sent
-        assert not any(call.done() for call in calls)
-
-
 def test_parties_that_fill_all_places_and_fall_silent_lose_them(
     shard: Besieged, monkeypatch: pytest.MonkeyPatch
 ) -> None:

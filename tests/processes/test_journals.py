@@ -8,7 +8,6 @@ import pytest
 
 from secureps.store.journal import last_row
 from secureps.store.journal_rows import height_path, read_height
-from tests.kits.federations import same, small_federation, small_plan
 from tests.kits.processes import PATIENCE, Processes
 
 ROLES = ("coordinator", "shard-0", "holder-0", "client-00")
@@ -33,13 +32,6 @@ def empty_without_its_log(state: Path) -> None:
     for beside in ("journal.db-wal", "journal.db-shm"):
         (state / beside).unlink(missing_ok=True)
 
-
-REFUSED = {
-    "coordinator": "it is an older copy; bring back the newest one",
-    "holder-0": "it is an older copy, and would open again what it opened",
-    "client-00": "it is damaged, or an older copy",
-}
-"""What each says whose older folder must not come back."""
 
 HARMS: tuple[Callable[[Path], None], ...] = (flip_its_log, empty, empty_without_its_log)
 
@@ -86,43 +78,3 @@ def test_every_role_refuses_a_damaged_journal_and_goes_on_from_a_whole_one(tmp_p
             processes.start(name)
         processes.wait(processes.finished, "the end")
     assert harmed > 2 * len(ROLES)
-
-
-@pytest.mark.timeout(300)
-def test_an_older_folder_is_refused_or_does_no_harm(tmp_path: Path) -> None:
-    """Brought back whole, with its height, as a snapshot of a disk brings it: nobody's own files
-    tell. The others' memory does, and a holder's key; a shard catches up.
-    """
-    versions = 9
-    simulation = small_federation(small_plan("bfv", versions=versions), tmp_path / "simulation")
-    simulation.run()
-    with Processes(tmp_path / "run", "bfv", versions=versions) as processes:
-        processes.pace = 0.1
-        processes.start_all()
-
-        def snapshot(version: int) -> Path:
-            processes.wait(lambda: processes.reached(version), f"version {version}")
-            for name in ROLES:
-                processes.kill(name)
-            taken = tmp_path / f"snapshot-{version}"
-            for name in ROLES:
-                shutil.copytree(processes.folder / name, taken / name)
-            return taken
-
-        def bring_back(taken: Path, name: str) -> None:
-            shutil.rmtree(processes.folder / name)
-            shutil.copytree(taken / name, processes.folder / name)
-
-        older = snapshot(1)
-        for name in ROLES:
-            processes.start(name)
-        newest = snapshot(4)
-        for name, why in REFUSED.items():
-            bring_back(older, name)
-            assert why in " ".join(refusal(processes, name).split())
-            bring_back(newest, name)
-            processes.start(name)
-        bring_back(older, "shard-0")
-        processes.start("shard-0")
-        processes.wait(processes.finished, "the end")
-        assert same(processes.model()[1], simulation.model())

@@ -21,7 +21,7 @@ from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import told
 from tests.kits.party_kits import give
 from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
-from tests.kits.roles_kit import HOLDER, SCHEMA, World, make_plan, orders_of
+from tests.kits.roles_kit import SCHEMA, World, make_plan, orders_of
 
 NEW, FULL, GONE, LAST = "shard-2", "shard-1", "shard-0", 1000
 
@@ -124,37 +124,20 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
         assert parties.journal("coordinator", CohortBurnt) == []
 
 
-ELSEWHERE = (ShardAddress("shard-a", "elsewhere:9", 1.0), ShardAddress("shard-b", "shard-b:1", 1.0))
-
-
-def world() -> World:
+def test_who_joined_before_and_watches_after_the_move_hears_of_it() -> None:
     world = World(make_plan("bfv"))
     world.servers()
     world.enter("c0")
-    return world
-
-
-def move(world: World, to: str = "elsewhere:9") -> list[tuple[str, orders.Configure]]:
+    world.give("c1", requests.Join("c1", SCHEMA))
     seen = world.federation.incarnation
-    step = world.give("shard-a", requests.Register("shard-a", to, 1.0, seen))
-    told = {
-        party: [o for o in orders_of(step, party) if isinstance(o, orders.Configure)]
-        for party in ("c0", "c1", HOLDER, "shard-b")
-    }
-    return [(party, order) for party, given in told.items() for order in given]
-
-
-def test_a_shard_that_registers_where_it_was_is_no_news() -> None:
-    assert move(world(), "shard-a:1") == []
-
-
-def test_who_joined_before_and_watches_after_the_move_hears_of_it() -> None:
-    stage = world()
-    stage.give("c1", requests.Join("c1", SCHEMA))
-    move(stage)
-    stage.give("c2", requests.Join("c2", SCHEMA))
-    for client, heard in (("c1", [ELSEWHERE]), ("c2", [])):
-        step = stage.give(client, requests.Subscribe(client, ()))
+    world.give("shard-a", requests.Register("shard-a", "elsewhere:9", 1.0, seen))
+    world.give("c2", requests.Join("c2", SCHEMA))
+    moved, other = (
+        ShardAddress("shard-a", "elsewhere:9", 1.0),
+        ShardAddress("shard-b", "shard-b:1", 1.0),
+    )
+    for client, heard in (("c1", [(moved, other)]), ("c2", [])):
+        step = world.give(client, requests.Subscribe(client, ()))
         found = [o.shards for o in orders_of(step, client) if isinstance(o, orders.Configure)]
         assert found == heard
 

@@ -15,7 +15,6 @@ import pytest
 from secureps.crypto.suite import key_length
 from secureps.errors import (
     ClientError,
-    Conflict,
     Malformed,
     Refused,
     SecurepsError,
@@ -259,15 +258,6 @@ def test_a_block_from_where_it_is_not_is_asked_for_from_where_it_is(client: Thie
         message.header.digest, 0
     )
     assert client.ask(client.owner(), message) == Stored(message.header.digest)
-
-
-def test_a_block_that_was_sent_before(client: Thief) -> None:
-    """The same is held once; other bytes never take its place."""
-    message = client.block(sequence=3)
-    for _ in range(3):
-        assert client.ask(client.owner(), message) == Stored(message.header.digest)
-    with pytest.raises(Conflict):
-        client.put(sequence=3, payload=b"\1" + message.payload[1:])
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:

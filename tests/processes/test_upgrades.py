@@ -1,10 +1,6 @@
 """Parties are upgraded one after another within a run."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,7 +10,7 @@ from secureps.messages.format import FORMAT
 from tests.kits.federations import same, unharmed
 from tests.kits.installations import install
 from tests.kits.nursery import Child, Nursery, spawn
-from tests.kits.processes import PATIENCE, PLAN, Processes
+from tests.kits.processes import PLAN, Processes
 
 NEWER = "9.8.7"
 CLIENTS = 4
@@ -58,35 +54,3 @@ def test_every_party_is_upgraded_in_its_turn_and_no_bit_is_another(tmp_path: Pat
         for name in servers:
             said = re.findall(r": (runs secureps .*)", run.log(name))
             assert said == [f"runs secureps {v}, format {FORMAT}" for v in (__version__, NEWER)]
-
-
-def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path) -> None:
-    """It says both formats and what to do, and the run goes on without it."""
-    theirs = FORMAT - 1
-    other = install(tmp_path / "other", format=theirs)
-    with Processes(tmp_path / "run", "plain") as run:
-        run.start("coordinator")
-        run.wait((run.folder / "coordinator" / "address").is_file, "the coordinator")
-        done = subprocess.run(
-            [sys.executable, *run._server("shard-0")],
-            cwd=run.folder,
-            env={**os.environ, "PYTHONPATH": str(other)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == os.EX_CONFIG, done.stderr
-        said = (
-            f"shard-0 has format {theirs} of secureps, and coordinator format {FORMAT}: all "
-            "parties of a run need one version: install the coordinator's on this party's "
-            "machine, and start it again with a new state folder; keep the one that it has, which "
-            f"is of format {theirs}"
-        )
-        assert said in " ".join(done.stderr.split())
-        assert "Traceback" not in done.stderr
-        assert run.alive("coordinator")
-        shutil.rmtree(run.folder / "shard-0")
-        for name in (*run.shards, *run.clients):
-            run.start(name)
-        run.wait(partial(run.reached, 0), "version 0, with the right one")

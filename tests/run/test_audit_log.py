@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from secureps.audit.entries import Begin, Entry, dump, load
+from secureps.audit.entries import AuditLog, Entry, dump, load
 from secureps.audit.page import build_page
 from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
 from secureps.messages.format import FORMAT
@@ -43,17 +43,22 @@ def folder(played: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(played, tmp_path / "run"))
 
 
-def forged(folder: Path, name: str, entries: list[Entry], signer: str | None = None) -> Path:
+def forged(folder: Path, name: str, signer: str = "", **others: Any) -> Path:
+    """The party's log with another `begin`, `entries` or `end`, signed as if it were so."""
     path = folder / f"{name}.jsonl"
     log = load(path.read_bytes())
-    end = type(log.end)(len(entries), log.end.row, log.end.journal, log.end.epsilon)
-    me = load_private(folder / "kit", signer or name)
-    path.write_bytes(dump(b"", log.begin, entries, end, me))
+    parts: dict[str, Any] = {"begin": log.begin, "entries": log.entries, "end": log.end} | others
+    parts["end"] = replace(parts["end"], entries=len(parts["entries"]))
+    path.write_bytes(dump(b"", **parts, me=load_private(folder / "kit", signer or name)))
     return path
 
 
-def entries_of(folder: Path, name: str) -> list[Entry]:
-    return list(load((folder / f"{name}.jsonl").read_bytes()).entries)
+def log_of(folder: Path, name: str) -> AuditLog:
+    return load((folder / f"{name}.jsonl").read_bytes())
+
+
+def entries_of(folder: Path, name: str, without: str = "") -> list[Entry]:
+    return [each for each in log_of(folder, name).entries if each.what != without]
 
 
 def check(folder: Path, name: str) -> None:
@@ -82,7 +87,7 @@ def test_all_logs_agree(played: Path) -> None:
 
 
 def test_epsilon_is_what_the_ledger_comes_to(played: Path) -> None:
-    log = load((played / "coordinator.jsonl").read_bytes())
+    log = log_of(played, "coordinator")
     rows = [row.record for row in read_rows(played / "state" / "coordinator" / "journal.db")]
     ledger = Ledger(record for record in rows if type(record).__name__ == "Release")
     plan = Plan.from_text(log.begin.run.plan)
@@ -90,7 +95,7 @@ def test_epsilon_is_what_the_ledger_comes_to(played: Path) -> None:
     assert len(log.end.epsilon) == 3
     for each in log.end.epsilon:
         assert each.epsilon == round(total_epsilon(plan, ledger.tally(each.client)), 3) > 1
-    own = load((played / "client-01.jsonl").read_bytes()).end.epsilon
+    own = log_of(played, "client-01").end.epsilon
     assert own == log.end.epsilon[1:2]
 
 
@@ -113,8 +118,7 @@ def test_a_party_that_forges_its_own_log_is_found_out_by_its_journal(folder: Pat
         ],
     }
     for text, entries in tries.items():
-        path = forged(folder, "coordinator", entries)
-        verify([path], folder / "kit")
+        verify([forged(folder, "coordinator", entries=entries)], folder / "kit")
         with pytest.raises(DamagedStore, match=text):
             check(folder, "coordinator")
 
@@ -122,71 +126,57 @@ def test_a_party_that_forges_its_own_log_is_found_out_by_its_journal(folder: Pat
 def test_an_edited_count_is_found_by_the_journal(folder: Path) -> None:
     entries = entries_of(folder, "holder-1")
     entries[3].facts["count"] = 30
-    forged(folder, "holder-1", entries)
+    forged(folder, "holder-1", entries=entries)
     with pytest.raises(DamagedStore, match=r'entry 4 is share given .*"count": 30'):
         check(folder, "holder-1")
 
 
 def test_a_party_that_forges_log_and_journal_is_found_out_by_the_others(folder: Path) -> None:
-    closed = [e for e in entries_of(folder, "coordinator") if e.what != "cohort closed"]
-    path = forged(folder, "coordinator", closed)
+    closed = entries_of(folder, "coordinator", "cohort closed")
+    path = forged(folder, "coordinator", entries=closed)
     honest = folder / "holder-2.jsonl"
     text = "the log of holder-2 has, in row .*, share given .cohort 0 of all., and that of coor"
     with pytest.raises(DamagedStore, match=text):
         verify([path, honest], folder / "kit")
-    own = [e for e in entries_of(folder, "client-02") if e.what != "update sealed"]
-    log = load((folder / "client-02.jsonl").read_bytes())
-    me = load_private(folder / "kit", "client-02")
-    end = type(log.end)(len(own), log.end.row, log.end.journal, ())
-    (folder / "client-02.jsonl").write_bytes(dump(b"", log.begin, own, end, me))
+    own = entries_of(folder, "client-02", "update sealed")
+    end = replace(log_of(folder, "client-02").end, epsilon=())
+    client = forged(folder, "client-02", entries=own, end=end)
     with pytest.raises(DamagedStore, match=r"update received .client-02/all/0., and that of clie"):
-        verify([path, folder / "client-02.jsonl"], folder / "kit")
+        verify([path, client], folder / "kit")
 
 
 def test_holders_that_a_coordinator_names_say_so_too(folder: Path) -> None:
-    given = [e for e in entries_of(folder, "holder-1") if e.what != "share given"]
-    path = forged(folder, "holder-1", given)
+    path = forged(folder, "holder-1", entries=entries_of(folder, "holder-1", "share given"))
     with pytest.raises(DamagedStore, match=r"cohort opened .cohort 0 of all., and .* holder-1"):
         verify([folder / "coordinator.jsonl", path], folder / "kit")
 
 
-def test_somebody_elses_signature(folder: Path) -> None:
-    path = forged(folder, "coordinator", entries_of(folder, "coordinator"), "holder-0")
-    with pytest.raises(DamagedStore, match="the last line is not signed by coordinator"):
-        verify([path], folder / "kit")
-
-
-def test_a_name_that_has_another_role(folder: Path) -> None:
-    log = load((folder / "client-00.jsonl").read_bytes())
-    me = load_private(folder / "kit", "client-00")
-    other = Begin(log.begin.format, "client-00", "holder", log.begin.id, log.begin.run)
-    (folder / "client-00.jsonl").write_bytes(dump(b"", other, log.entries, log.end, me))
-    with pytest.raises(DamagedStore, match="no holder called 'client-00' is on the roster; of who"):
-        verify([folder / "client-00.jsonl"], folder / "kit")
-
-
-def test_an_epsilon_that_the_entries_do_not_come_to(folder: Path) -> None:
-    entries = [e for e in entries_of(folder, "coordinator") if e.what != "privacy spent"]
-    path = forged(folder, "coordinator", entries)
-    with pytest.raises(DamagedStore, match="the epsilon that it ends with is not what its entries"):
-        verify([path], folder / "kit")
+def test_a_log_that_nobody_can_have_signed(folder: Path) -> None:
+    begin = replace(log_of(folder, "client-00").begin, role="holder")
+    unspent = entries_of(folder, "coordinator", "privacy spent")
+    for name, changed, why in (
+        ("coordinator", {"signer": "holder-0"}, "the last line is not signed by coordinator"),
+        ("client-00", {"begin": begin}, "no holder called 'client-00' is on the roster; of who"),
+        ("coordinator", {"entries": unspent}, "the epsilon that it ends with is not what its ent"),
+    ):
+        path = forged(folder, name, **changed)
+        with pytest.raises(DamagedStore, match=why):
+            verify([path], folder / "kit")
 
 
 def test_another_epsilon_than_what_the_entries_come_to(folder: Path) -> None:
-    path = folder / "client-00.jsonl"
-    log, me = load(path.read_bytes()), load_private(folder / "kit", "client-00")
+    log = log_of(folder, "client-00")
     (spent,) = log.end.epsilon or ()
     assert spent.epsilon is not None
 
-    def sign(version: int, epsilon: float) -> None:
+    def sign(version: int, epsilon: float) -> Path:
         end = replace(log.end, epsilon=(replace(spent, epsilon=epsilon),))
-        begin = replace(log.begin, format=version)
-        path.write_bytes(dump(b"", begin, list(log.entries), end, me))
+        return forged(folder, "client-00", begin=replace(log.begin, format=version), end=end)
 
-    sign(4, spent.epsilon + 0.015)  # a version that counted by a looser bound
-    verify([path], folder / "kit")
+    loose = sign(4, spent.epsilon + 0.015)  # a version that counted by a looser bound
+    verify([loose], folder / "kit")
     for version, epsilon in ((4, spent.epsilon - 0.001), (FORMAT, spent.epsilon + 0.015)):
-        sign(version, epsilon)
+        path = sign(version, epsilon)
         with pytest.raises(DamagedStore, match="the epsilon that it ends with is not"):
             verify([path], folder / "kit")
 
@@ -211,7 +201,7 @@ def test_another_run_another_kit_another_party(folder: Path, tmp_path: Path) -> 
 
 
 def test_what_was_exported_is_never_rewritten(folder: Path) -> None:
-    path = forged(folder, "coordinator", entries_of(folder, "coordinator")[:-1])
+    path = forged(folder, "coordinator", entries=entries_of(folder, "coordinator")[:-1])
     before = path.read_bytes()
     with pytest.raises(DamagedStore, match="by the journal it is run over"):
         exported(folder, "coordinator")
@@ -222,22 +212,16 @@ def test_what_was_exported_is_never_rewritten(folder: Path) -> None:
 
 
 def test_an_end_that_names_another_row_than_the_journal_has(folder: Path) -> None:
-    path = folder / "coordinator.jsonl"
-    log = load(path.read_bytes())
-    me = load_private(folder / "kit", "coordinator")
-    end = replace(log.end, journal=b"x" * 32)
-    path.write_bytes(dump(b"", log.begin, log.entries, end, me))
+    end = replace(log_of(folder, "coordinator").end, journal=b"x" * 32)
+    forged(folder, "coordinator", end=end)
     with pytest.raises(DamagedStore, match=r"its row 9. is not the journal's"):
         check(folder, "coordinator")
 
 
 def test_logs_of_two_runs_are_not_compared(folder: Path) -> None:
-    path = folder / "holder-0.jsonl"
-    log = load(path.read_bytes())
-    run = replace(log.begin.run, nonce=b"another run".ljust(32))
-    begun = replace(log.begin, run=run, id=run.id)
-    me = load_private(folder / "kit", "holder-0")
-    path.write_bytes(dump(b"", begun, log.entries, log.end, me))
+    begin = log_of(folder, "holder-0").begin
+    run = replace(begin.run, nonce=b"another run".ljust(32))
+    path = forged(folder, "holder-0", begin=replace(begin, run=run, id=run.id))
     with pytest.raises(DamagedStore, match=r"holder-0 is of run .*, and that of coordinator of"):
         verify([folder / "coordinator.jsonl", path], folder / "kit")
     with pytest.raises(DamagedStore, match="and the journal of run"):
@@ -325,7 +309,7 @@ def test_the_commands(folder: Path) -> None:
 
 
 def test_a_page_of_a_hostile_reason_is_text(folder: Path) -> None:
-    log = load((folder / "coordinator.jsonl").read_bytes())
+    log = log_of(folder, "coordinator")
     log.entries[0].facts["client"] = "<script>alert(1)</script>"
     assert "<script" not in build_page(log, "")
 

@@ -368,22 +368,20 @@ def page(path: Path, values: int) -> str:
     return printed(check(path, values), 200)
 
 
-def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
-    text = page(write(tmp_path, PLAN + 'weighting = "uniform"\n' + NOISY), 1000)
-    (accuracy,) = [line for line in text.splitlines() if "noise on metric accuracy" in line]
-    (loss,) = [line for line in text.splitlines() if "noise on metric loss" in line]
-    assert "+- 1.9 (standard deviation" in accuracy
-    assert "+- 19 (standard deviation" in loss
-    assert "coordinate of evaluation" not in text
-
-
-def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
+def test_the_page_says_noise_in_a_metrics_unit_and_warns_where_there_is_little(
+    tmp_path: Path,
+) -> None:
     sound = PLAN + 'weighting = "uniform"\n' + NOISY
+    text = page(write(tmp_path, sound), 1000)
+    for metric, noise in (("accuracy", "1.9"), ("loss", "19")):
+        (line,) = [line for line in text.splitlines() if f"noise on metric {metric}" in line]
+        assert f"+- {noise} (standard deviation" in line
+    assert "coordinate of evaluation" not in text
+    assert "WARNING" not in text
     weak = sound.replace("noise_multiplier = 3.0", "noise_multiplier = 0.4").replace("1e-5", "0.01")
     found = page(write(tmp_path, weak), 1000)
     assert "\nWARNING: the plan's delta is 0.01, above 1e-05" in found
     assert "\nWARNING: the plan's noise_multiplier is 0.4, below 0.5" in found
-    assert "WARNING" not in page(write(tmp_path, sound), 1000)
 
 
 def test_a_folder_and_a_text_are_no_plans() -> None:

@@ -102,22 +102,13 @@ def test_mistakes(tmp_path: Path) -> None:
         run("show", tmp_path)
 
 
-PLAIN = """
-name = "trial"
-versions = 1
-[cipher]
-name = "plain"
-capacity = 8
-[[group]]
-rule = { quorum = 5 }
-"""
 NOW = 1_800_000_000.25
 
 
 @pytest.fixture
 def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW)
-    (tmp_path / "plan.toml").write_text(PLAIN)
+    (tmp_path / "plan.toml").write_text(PLAN.replace('"bfv"', '"plain"'))
     said(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml")
     return tmp_path / "kit"
 
@@ -172,7 +163,7 @@ def test_every_roster_holds_as_long_as_its_kit_was_told(
 
 
 def test_the_holder_of_bfv_is_replaced_by_nobody(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAIN.replace('"plain"', '"bfv"'))
+    (tmp_path / "plan.toml").write_text(PLAN)
     plan, kit, own = ("--plan", tmp_path / "plan.toml"), tmp_path / "kit", tmp_path / "own"
     said(keys, "init", kit, *plan)
     said(keys, "issue", kit, "--role", "holder", "--name", "holder-0")

@@ -1,7 +1,6 @@
 """An object store on Kubernetes: keys by a Secret that is named, and a way to it, for servers."""
 
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,11 @@ POLICY = "NetworkPolicy"
 SERVERS = ("coordinator", "standby", "shard-0", "shard-1")
 
 
-def objects(folder: str) -> Iterator[dict[str, Any]]:
-    for text in written(COPYING)[folder].values():
-        yield from yaml.safe_load_all(text)
-
-
-def pods(folder: str) -> dict[str, dict[str, Any]]:
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"]
-        for each in objects(folder)
-        if each["kind"] in ("StatefulSet", "Job")
-    }
+def objects(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """By kind and name."""
+    texts = written(COPYING)[folder].values()
+    found = [each for text in texts for each in yaml.safe_load_all(text)]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
 
 def rules(folder: str, cluster: Cluster = COPYING) -> dict[str, list[dict[str, Any]]]:
@@ -47,7 +40,7 @@ def rules(folder: str, cluster: Cluster = COPYING) -> dict[str, list[dict[str, A
 
 
 def test_every_object_is_sound() -> None:
-    found = {each["metadata"]["name"]: complaint(each) for each in objects("servers")}
+    found = {name: complaint(each) for name, each in objects("servers").items()}
     assert found == dict.fromkeys(found, "")
 
 
@@ -56,21 +49,20 @@ def test_servers_copy_with_keys_that_no_manifest_has() -> None:
     for name in SERVERS:
         file = "coordinator.toml" if name == "standby" else f"{name}.toml"
         assert settings_in(files[f"{name}.yaml"], file)["checkpoint_copies"] == URL
-        spec = pods("servers")[name]
+        spec = objects("servers")["StatefulSet", name]["spec"]["template"]["spec"]
         (container,), (prepare,) = spec["containers"], spec["initContainers"]
         assert container["envFrom"] == [{"secretRef": {"name": "store-keys"}}]
         given = {each["name"]: each["value"] for each in container["env"]}
         assert given["AWS_ENDPOINT_URL"] == "https://minio.example:9000"
         assert "envFrom" not in prepare
-    made = [each["metadata"]["name"] for each in objects("servers") if each["kind"] == "Secret"]
-    assert "store-keys" not in made, "the operator has made it"
+    assert ("Secret", "store-keys") not in objects("servers"), "the operator has made it"
 
 
 def test_nobody_else_reaches_the_store() -> None:
     for folder, parties in (("holder-0", {"holder-0"}), ("south", {"south", "south-holder"})):
         assert rules(folder).keys() == parties
         assert "ipBlock" not in str(rules(folder))
-        assert "store-keys" not in str(pods(folder))
+        assert "store-keys" not in str(objects(folder))
         assert "checkpoint_copies" not in "".join(written(COPYING)[folder].values())
 
 
