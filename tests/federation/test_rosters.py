@@ -227,28 +227,6 @@ def lose_two(changing: ChangingRoster) -> None:
         changing.play.start(new)
 
 
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING])
-def test_what_all_have_sealed_for_two_that_are_lost_is_opened_by_nobody(
-    phase: Phase, tmp_path: Path
-) -> None:
-    """And nobody seals that version again: the run ends with what was made, and says why."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    federation = play.coordinator.federation
-    group = federation.groups["all"]
-    play.run(lambda: (group.phase, group.version) == (phase, 2) and len(group.receipts) == 6)
-    lose_two(changing)
-    play.run()
-    assert play.versions() == {"all": 2}
-    assert federation.failure == "TooFew"
-    assert "on the roster no more" in next(reversed(federation.fates.values())).reason
-    said = {
-        Phase.COLLECTING: "it has sealed version 2 of all for other key holders",
-        Phase.OPENING: "they were asked to open updates of version 2",
-    }
-    assert said.get(phase, said[Phase.COLLECTING]) in federation.finished
-
-
 def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: Path) -> None:
     """Who has sits out until the next one, which all make."""
 
