@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -26,18 +27,86 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, Schema
 from secureps.messages.submission import SubmissionId
 from secureps.wire.msgpack import encode
+from secureps.wire.transport import Endpoint
 from secureps.wire.waves.batch import (
+    CHALLENGE_BYTES,
+    MOST_BYTES,
     REPEATED,
+    Batch,
     Entry,
     Kind,
+    Relay,
     WaveTransport,
     foresee_answer,
     has_work,
     make_answer,
+    open_batch,
     request_digest,
+    seal_batch,
 )
-from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
-from tests.kits.waves_kit import Pumped
+from tests.kits.transport_kit import (
+    EchoServer,
+    TransportContract,
+    ask,
+    authenticate,
+    put,
+    sign_as,
+)
+
+PUMPS = 1000
+
+
+class Pumped:
+    """All travels as bytes, both ways, whenever somebody waits for something."""
+
+    def __init__(self) -> None:
+        self.relay = Relay()
+        self.parties: list[tuple[str, WaveTransport]] = []
+        self.waves = 0
+
+    def serve(self, party: str, endpoint: Endpoint) -> None:
+        self.relay.attach(party, endpoint)
+
+    def stop(self, party: str) -> None:
+        self.relay.detach(party)
+
+    def transport(self, party: str) -> WaveTransport:
+        known = dict(self.parties)
+        if party in known and not known[party]._closed:
+            return known[party]
+        made = WaveTransport()
+        self.parties.append((party, made))
+        return made
+
+    def pump(self) -> None:
+        """One wave: what each has said goes up, and what the servers have for it comes down."""
+        self.waves += 1
+        for name, transport in self.parties:
+            said = Batch(name, COORDINATOR, b"", bytes(CHALLENGE_BYTES), transport.take_sent())
+            up = open_batch(seal_batch(said, sign_as(name)), MOST_BYTES, authenticate)
+            self.relay.perform_batch(name, up.entries)
+            entries, payloads = self.relay.take_news(name)
+            told = Batch(COORDINATOR, name, b"", bytes(CHALLENGE_BYTES), entries)
+            down = open_batch(seal_batch(told, sign_as(COORDINATOR)), MOST_BYTES, authenticate)
+            transport.take(down.entries, payloads)
+
+    def result(self, future: Future[Any]) -> Any:
+        for _ in range(PUMPS):
+            if future.done():
+                break
+            self.pump()
+        return future.result(0)
+
+    def next(self, events: queue.Queue[Any]) -> Any:
+        for _ in range(PUMPS):
+            if not events.empty():
+                break
+            self.pump()
+        return events.get_nowait()
+
+    def close(self) -> None:
+        self.pump()
+        self.pump()
 
 
 class TestWaves(TransportContract):
