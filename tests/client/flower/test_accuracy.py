@@ -1,4 +1,4 @@
-"""A Flower app under a plan of a rule alone trains as federated averaging in floats does.
+"""Exactness: a Flower app under a plan of a rule alone trains as averaging of floats.
 
 Five holders have unlike shares of scikit-learn's digits; all judge by the same records, which
 nobody trains on. Trainings draw from generators that the app seeds itself, so whoever drives it
