@@ -15,12 +15,10 @@ from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED
-from secureps.roles.holder.holder import HolderLedger
 from tests.kits.changing_roster import BEGUN, ChangingRoster
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, finished, later, same, small_plan, status_of, unharmed
 from tests.kits.folding import differing
-from tests.kits.streams import BUFFERED, seconds, stream_plan
 
 NEW = "client-05"
 
@@ -191,28 +189,6 @@ def whole_model() -> Tensors:
 
 def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
     return [each.holders for each in changing.play.coordinator.federation.committees]
-
-
-def test_without_rounds_no_cohort_has_updates_for_two_committees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = stream_plan("rlwe", BUFFERED, versions=8)
-    changing = ChangingRoster(plan, tmp_path, cost=seconds)
-    play, opened = changing.play, []
-    changing.play_to(2)
-    play.kill(LOST)
-    changing.replace(LOST, COMES)
-    play.start(COMES)
-    grant = HolderLedger.release
-
-    def noted(ledger: HolderLedger, step: Any, order: Any) -> None:
-        opened.append((order.cohort, {receipt.committee for receipt in order.receipts}))
-        grant(ledger, step, order)
-
-    monkeypatch.setattr(HolderLedger, "release", noted)
-    play.run()
-    assert all(found == {cohort.committee} for cohort, found in opened)
-    assert len({cohort.committee for cohort, _ in opened}) == 2
 
 
 TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
