@@ -186,6 +186,8 @@ WELL: tuple[tuple[int, str], ...] = (
     (16, "spoil:client-03@1"),
     (18, "spoil:client-03@1"),
     (8, "spoil:client-02@1"),
+    # an update that comes too late is dropped, and leaves what was kept before it
+    (17, "part:client-02>shard-0@500+30"),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
     # a client that was stopped hears that the run failed when it goes on again

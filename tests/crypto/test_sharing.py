@@ -31,7 +31,6 @@ from secureps.crypto.sharing import (
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused
 from secureps.messages.encoding import digest
 from tests.kits import sharing_kit as slow
-from tests.kits.field_kit import rank
 
 SIZES = [(1, 1), (2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (5, 7), (7, 12), (64, 64)]
 """(t, n)."""
@@ -294,7 +293,7 @@ def test_too_few_honest_answers_tell_nothing_of_the_sum(t: int, n: int) -> None:
                     [0 if k in b else (k + 1) * slow.over(slow.f(b, k + 1)) % P for b in hidden]
                     for k in few
                 ]
-                assert rank(rows) == len(few)
+                assert slow.rank(rows) == len(few)
 
 
 # --- seeds, commitments, streams --------------------------------------------------

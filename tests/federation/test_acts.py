@@ -56,33 +56,6 @@ def test_a_checkpoint_is_made_in_a_pause_too(tmp_path: Path) -> None:
     assert same(play.model(), unharmed()[0])
 
 
-def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(tmp_path: Path) -> None:
-    plan = small_plan(versions=5, rule={"minimum": 3})
-    play = small_federation(plan, tmp_path, Conditions(delay=slow))
-    federation = play.coordinator.federation
-    own = federation.groups["all"]
-    play.run(lambda: own.version == 1 and own.awaits("client-02"))
-    say_and_wait(play, Act("leave-out", "client-02", "broken data"))
-    assert federation.isolated == {"client-02": "by the operator, broken data"}
-    play.run(lambda: own.version == 3)
-    assert federation.included["client-02"] == 1
-    assert {federation.included[name] for name in client_names(6)} == {1, 3}
-    play.kill(COORDINATOR)
-    play.start(COORDINATOR)
-    federation = play.coordinator.federation
-    own = federation.groups["all"]
-    play.run(lambda: own.version == 3)
-    assert "client-02" in federation.isolated, "a restart forgets no act"
-    say_and_wait(play, Act("take-back", "client-02"))
-    play.run(lambda: finished(play))
-    assert own.version == 5
-    assert federation.included["client-02"] >= 2
-    assert federation.failure == ""
-    assert not play.parties["client-02"].halted.done() or (
-        play.parties["client-02"].halted.result().error is None
-    )
-
-
 def test_who_is_left_out_while_the_run_is_paused_and_taken_back_is_not_waited_for(
     tmp_path: Path,
 ) -> None:

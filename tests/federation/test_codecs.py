@@ -12,7 +12,6 @@ from secureps.client.update import Update, clip_update
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.requests import Payload, Telemetry
-from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
@@ -26,12 +25,11 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     finished,
-    killed_at,
     layout_of,
     small_federation,
     small_plan,
 )
-from tests.kits.feedback_kit import Recorded, outcomes, recomputed
+from tests.kits.feedback_kit import Recorded, recomputed
 from tests.kits.privacy_kit import facts_of, least_cipher, private_plan, scales
 from tests.kits.thin_group import FED_BACK, RULE, THIN
 
@@ -105,10 +103,6 @@ def federation(folder: Path, plan: Plan) -> Simulation:
     return small_federation(plan, folder, kind=Recorded)
 
 
-def plan_for(**rule: Any) -> Plan:
-    return small_plan(group=[GROUP | {"rule": {"quorum": 6} | rule}])
-
-
 STAGES = ({"name": "support", "one_in": 3}, "rotate", {"name": "round", "length": "mean_norm"})
 
 
@@ -129,19 +123,6 @@ def test_what_is_kept_is_in_the_models_units_where_the_range_moves(tmp_path: Pat
     simulation.run(lambda: finished(simulation))
     for client in client_names(6):
         assert_kept(simulation, client)
-
-
-def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None:
-    """Rounds close without a client that was killed, which comes back and goes on."""
-    plan, dropped = plan_for(quorum=5, deadline=0.5, start=6), 0
-    for moment in range(60, 700, 160):
-        simulation = federation(tmp_path / str(moment), plan)
-        killed_at(simulation, "client-02", moment)
-        fates = [outcome for _, outcome in outcomes(simulation, "client-02")]
-        dropped += Outcome.DROPPED in fates[:-1] and fates[-1] == Outcome.INCLUDED
-        if Outcome.INCLUDED in fates:
-            assert_kept(simulation, "client-02")
-    assert dropped
 
 
 FOLLOWS = (*THIN[:2], {"name": "round", "length": "mean_norm"})

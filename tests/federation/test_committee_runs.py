@@ -17,12 +17,14 @@ from secureps.messages.submission import opening_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.up.folder import holder_names
 from secureps.wire.msgpack import encode
 from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_all, spoils, until
 from tests.kits.faults_kit import FaultyNetwork
 from tests.kits.federations import ends_as_unharmed, later, pinned_of, small_federation, small_plan
-from tests.kits.key_rotation import HOLDERS
 from tests.kits.roles_kit import about
+
+HOLDERS = holder_names(4)
 
 
 def reason(simulation: Simulation) -> str:

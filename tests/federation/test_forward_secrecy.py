@@ -1,45 +1,130 @@
 """Secrecy: files stolen from key holders open no update of closed rounds."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import FlawNoted, RoundGivenUp, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced
-from secureps.messages.requests import Examined, OpenRefused
-from secureps.messages.submission import enveloped_part
+from secureps.messages.requests import Examined, OpenRefused, Submit
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Receipt, enveloped_part
+from secureps.policy.plan import Plan
+from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.holder import KEPT
-from secureps.run.simulate.simulation import Simulation
+from secureps.roles.machine import WORKER, KitRead
+from secureps.run.simulate import simulation as simulations
+from secureps.run.simulate.simulation import Conditions, MemoryKit, Simulation
+from secureps.run.up.folder import shard_names
 from secureps.store.backup import backup
 from secureps.store.envelope_keys import RUNS, EnvelopeKeyFiles, EnvelopeKeys, load_keys, run_folder
-from secureps.store.journal import last_row
+from secureps.store.issuing import create_kit, issue_all
+from secureps.store.journal import Journal, SqliteJournal, last_row
 from secureps.store.journal_rows import height_path, write_height
+from secureps.store.keyring import load_private, load_public
 from tests.kits.cheats import journalled
 from tests.kits.federations import (
+    CIPHERS,
     ends,
     ends_as_unharmed,
     later,
     pinned_of,
     same,
     small_federation,
+    small_plan,
     unharmed,
 )
-from tests.kits.key_rotation import (
-    HOLDERS,
-    bytes_of,
-    calendar,
-    keys_of,
-    machine,
-    on_files,
-    received,
-    rotating,
-    stop_in_a_full_round,
-)
-from tests.kits.streams import stream
+
+HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
+
+
+def rotating(every: int = 1, cipher: str = "rlwe", seconds: float = 3600.0, **changes: Any) -> Plan:
+    """A plan whose holders take another key after so many cohorts, or so long."""
+    serves = {"envelope_versions": every, "envelope_seconds": seconds}
+    section = {**CIPHERS[cipher], "capacity": 8, **serves}
+    plain = small_plan(**changes).section.model_dump(exclude_unset=True)
+    return Plan(parse(PlanSection, plain | {"cipher": section}, "test"))
+
+
+def machine(simulation: Simulation, holder: str) -> CommitteeHolder:
+    found = simulation.parties[holder].machine
+    assert isinstance(found, CommitteeHolder)
+    return found
+
+
+def keys_of(simulation: Simulation, holder: str) -> EnvelopeKeys:
+    found = simulation._kit.secrets[holder]
+    assert isinstance(found, EnvelopeKeys)
+    return found
+
+
+def received(simulation: Simulation) -> list[Receipt]:
+    """What a recorder on the wire has, too: every receipt that came with envelopes."""
+    journal = simulation._stores[COORDINATOR].journal
+    found = (record.receipt for _, record in journal.replay() if isinstance(record, Submit))
+    return [receipt for receipt in found if receipt.envelopes]
+
+
+def calendar(simulation: Simulation, unix: float, holders: tuple[str, ...] = HOLDERS) -> None:
+    """What the calendar says, to holders that are there."""
+    for holder in holders:
+        simulation.parties[holder].post(WORKER, KitRead(unix))
+
+
+def stop_in_a_full_round(simulation: Simulation, version: int) -> None:
+    """All six have sent what follows a version; coordinator and all holders but one are down."""
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version == version)
+    for holder in HOLDERS[1:]:
+        simulation.kill(holder)  # too few look, so that the round stays open
+    simulation.run(lambda: len(group.receipts) == 6)
+    simulation.kill(COORDINATOR)
+
+
+@contextmanager
+def on_files(
+    plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Simulation, Path]]:
+    """A federation with a real kit and real journals, and where the kit is."""
+    kit = folder / "kit"
+    create_kit(kit, plan.cipher_parameters, hours=0)
+
+    def made(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
+        names = [("coordinator", COORDINATOR), *(("client", each) for each in clients)]
+        names += [("shard", each) for each in shard_names(plan.section.shards + spares)]
+        names += [("holder", each) for each in HOLDERS]
+        issue_all(kit, names)  # type: ignore[arg-type]
+        identities = {name: load_private(kit, name) for _, name in names}
+        secrets = {name: load_keys(kit, name) for name in HOLDERS}
+        return MemoryKit(load_public(kit), identities, secrets)
+
+    def journal(name: str) -> Journal:
+        (folder / "state" / name).mkdir(parents=True, exist_ok=True)
+        return SqliteJournal(folder / "state" / name / "journal.db")
+
+    with monkeypatch.context() as patched:  # of its own alone: others that it is compared with end
+        patched.setattr(simulations, "make_memory_kit", made)
+        simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
+    with closing(simulation):
+        yield simulation, kit
+
+
+def bytes_of(*folders: Path) -> Iterator[tuple[Path, bytes]]:
+    """All files under some folders: logs, free pages and what was forgotten too."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path, path.read_bytes()
+
 
 SOME_DAY = 1.7e9
 
@@ -48,50 +133,6 @@ def blamed(simulation: Simulation) -> list[object]:
     records = simulation._stores["coordinator"].journal.replay()
     flaws = (r for _, r in records if isinstance(r, Examined | FlawNoted) and r.flaw)
     return [*flaws, *simulation.coordinator.federation.accused]
-
-
-@pytest.mark.parametrize("cipher", ["rlwe", "rlwe-alone"])
-def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> None:
-    simulation = ends(small_federation(rotating(cipher=cipher), tmp_path))
-    assert same(simulation.model(), unharmed()[0])
-    assert blamed(simulation) == []
-    sealed = {receipt.keys for receipt in received(simulation)}
-    assert len(sealed) >= 3
-    assert all(len(numbers) == len(simulation._kit.secrets) for numbers in sealed)
-    for holder, keys in simulation._kit.secrets.items():
-        number = machine(simulation, holder).known.keys.number
-        assert number >= 3
-        assert isinstance(keys, EnvelopeKeys)
-        assert keys.newest == number
-        assert keys.oldest >= number - 1, "no older one is needed"
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"name": "buffered", "buffer": 5, "minimum": 3, "max_staleness": 3, "power": 0.0},
-        {"name": "ssp", "slack": 1, "minimum": 3},
-    ],
-    ids=lambda rule: str(rule["name"]),
-)
-def test_without_rounds_a_key_for_every_version_changes_no_bit_either(
-    rule: dict[str, object], tmp_path: Path
-) -> None:
-    """Somebody always trains: a key goes once those who were asked before it have sent."""
-    group = {"clip": 3.0, "range": 1.0, "weighting": "uniform", "rule": rule}
-    plans = ((every, rotating(every, group=[group], versions=8)) for every in (1, 1000))
-    played = [ends(stream(plan, tmp_path / str(every))) for every, plan in plans]
-    assert same(*(simulation.model() for simulation in played))
-    assert blamed(played[0]) == []
-    for holder in HOLDERS:
-        keys = keys_of(played[0], holder)
-        assert keys.newest >= 7
-        assert keys.oldest >= keys.newest - 3
-    records = [r for _, r in played[0]._stores["coordinator"].journal.replay()]
-    assert not any(
-        isinstance(r, SubmissionsDropped) and "have announced, and not erased" in r.reason
-        for r in records
-    )
 
 
 def needles(secret: bytes) -> list[bytes]:

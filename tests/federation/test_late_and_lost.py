@@ -3,7 +3,6 @@
 import logging
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 
 from secureps.messages import coordinator_records, member_records
 from secureps.messages.coordinator_records import RoundOpened
-from secureps.messages.requests import OpenRefused
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
-from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -22,8 +19,8 @@ from secureps.run.up.folder import client_names
 from secureps.service.metrics import Metrics, hide_names
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.cheats import clients_of, cohorts, journalled
-from tests.kits.federations import OF_RECORDS, ends, layout_of, small_federation, small_plan
+from tests.kits.cheats import journalled
+from tests.kits.federations import OF_RECORDS, layout_of, small_federation, small_plan
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 LATE = "client-05"
@@ -100,48 +97,6 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     ledger = late.play.coordinator.federation.ledger
     charges = Counter(charge.party for charge in ledger.facts)
     assert charges == dict.fromkeys(set(client_names(6)) - {LATE}, versions)
-
-
-VICTIM = "client-02"
-
-
-def empty(simulation: Simulation, party: str) -> None:
-    spool = simulation._stores[party].spool
-    for key in spool.keys(""):
-        spool.delete(key)
-
-
-@pytest.mark.parametrize("loss", ["disk", "outbox"])
-def test_in_rounds_other_clients_make_the_version(loss: str, tmp_path: Path) -> None:
-    """Those of the lost one have been opened: of them the holder opens no other sum of it.
-
-    The client is back after a while without its disk, or goes on without its sealed blocks.
-    """
-    few = {"quorum": 3, "minimum": 3, "most": 3, "deadline": 10.0}
-    simulation = small_federation(small_plan("bfv", few), tmp_path, clients=7)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(
-        lambda: group.phase is Phase.PREPARING and group.version >= 1 and VICTIM in group.weights
-    )
-    simulation.kill("shard-0")
-    empty(simulation, "shard-0")
-    simulation.start("shard-0")
-    if loss == "disk":
-        simulation.kill(VICTIM)
-        simulation.lose(VICTIM)
-        simulation.loop.call_later(5.0, partial(simulation.start, VICTIM))
-    else:
-        empty(simulation, VICTIM)
-    ends(simulation)
-    assert simulation.versions() == {"all": 4}
-    (burnt,) = journalled(simulation, coordinator_records.CohortBurnt)
-    assert burnt.reason == (
-        "a shard lost the sums and blocks of members, and client-02 has its own no more"
-    )
-    of = {cohort.number: clients_of(cohort) for cohort in cohorts(simulation)}
-    assert of[burnt.number].isdisjoint(of[burnt.number + 1])
-    assert of[burnt.number] & of[burnt.number + 2], "they are back"
-    assert journalled(simulation, OpenRefused) == []
 
 
 SYNC = {"name": "sync", "quorum": 5}

@@ -12,7 +12,7 @@ import pytest
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, Deed, ShardDeed
-from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
+from secureps.messages.coordinator_records import CohortBurnt, CohortReopened
 from secureps.messages.requests import AskStatus, Missing, PutBlock
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
@@ -120,26 +120,6 @@ def whole(play: Simulation, copies: int = 1) -> None:
     assert {trainer.fits for trainer in trainers if isinstance(trainer, Walker)} == {versions}
     assert not journalled(play, CohortBurnt, play.ruler)
     assert not journalled(play, CohortReopened, play.ruler), "nothing was asked for again"
-
-
-@pytest.mark.parametrize("what", ShardDeed)
-def test_blocks_move_at_any_event_and_the_model_is_the_same(
-    what: ShardDeed, tmp_path: Path
-) -> None:
-    expected = expected_model()
-    shard = NEW if what is ShardDeed.ADD else "shard-1"
-    first, events = moments(sharded)
-    moved = 0
-    for moment in range(first, events - 1, (events - first) // 3):
-        play = federation(sharded(), tmp_path / str(moment))
-        acted(play, what, shard, moment)
-        ends(play)
-        assert same(play.model(), expected), f"{what} at event {moment}"
-        if journalled(play, PlacementMoved):
-            moved += 1
-            whole(play)
-            assert (shard in placement(play).shards) == (what is ShardDeed.ADD)
-    assert moved > 1
 
 
 MANY = 8

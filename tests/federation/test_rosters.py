@@ -15,12 +15,10 @@ from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED
-from secureps.roles.holder.holder import HolderLedger
 from tests.kits.changing_roster import BEGUN, ChangingRoster
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, finished, later, same, small_plan, status_of, unharmed
 from tests.kits.folding import differing
-from tests.kits.streams import BUFFERED, seconds, stream_plan
 
 NEW = "client-05"
 
@@ -193,28 +191,6 @@ def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
     return [each.holders for each in changing.play.coordinator.federation.committees]
 
 
-def test_without_rounds_no_cohort_has_updates_for_two_committees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = stream_plan("rlwe", BUFFERED, versions=8)
-    changing = ChangingRoster(plan, tmp_path, cost=seconds)
-    play, opened = changing.play, []
-    changing.play_to(2)
-    play.kill(LOST)
-    changing.replace(LOST, COMES)
-    play.start(COMES)
-    grant = HolderLedger.release
-
-    def noted(ledger: HolderLedger, step: Any, order: Any) -> None:
-        opened.append((order.cohort, {receipt.committee for receipt in order.receipts}))
-        grant(ledger, step, order)
-
-    monkeypatch.setattr(HolderLedger, "release", noted)
-    play.run()
-    assert all(found == {cohort.committee} for cohort, found in opened)
-    assert len({cohort.committee for cohort, _ in opened}) == 2
-
-
 TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
 """Who is lost at once of 3 of 4, and who comes."""
 
@@ -225,28 +201,6 @@ def lose_two(changing: ChangingRoster) -> None:
     for name, new in TWO.items():
         changing.replace(name, new)
         changing.play.start(new)
-
-
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING])
-def test_what_all_have_sealed_for_two_that_are_lost_is_opened_by_nobody(
-    phase: Phase, tmp_path: Path
-) -> None:
-    """And nobody seals that version again: the run ends with what was made, and says why."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    federation = play.coordinator.federation
-    group = federation.groups["all"]
-    play.run(lambda: (group.phase, group.version) == (phase, 2) and len(group.receipts) == 6)
-    lose_two(changing)
-    play.run()
-    assert play.versions() == {"all": 2}
-    assert federation.failure == "TooFew"
-    assert "on the roster no more" in next(reversed(federation.fates.values())).reason
-    said = {
-        Phase.COLLECTING: "it has sealed version 2 of all for other key holders",
-        Phase.OPENING: "they were asked to open updates of version 2",
-    }
-    assert said.get(phase, said[Phase.COLLECTING]) in federation.finished
 
 
 def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: Path) -> None:

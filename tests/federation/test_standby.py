@@ -4,26 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
+from secureps.errors import Refused, UnknownParty, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.requests import AskStatus, Follow, Retire, Status, TakeOver
+from secureps.messages.requests import AskStatus, Follow, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.reign import BEGINS
 from secureps.roles.machine import Halt
-from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import SqliteJournal
 from tests.kits.cheats import journalled
-from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
+from tests.kits.federations import ends_as_unharmed, small_federation, small_plan
 from tests.kits.standbys import followed, follows, reach, take_over
-
-
-def retire(simulation: Simulation, place: str) -> None:
-    """A client's request, which only a coordinator that rules acknowledges."""
-    answer = simulation.parties[place].request("client-00", Retire("client-00"))
-    simulation.run(answer.done)
-    answer.result()
 
 
 @pytest.mark.slow
@@ -69,39 +62,6 @@ def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
     simulation.run(answer.done)
     with pytest.raises(Refused, match="it rules already"):
         answer.result()
-
-
-def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill("shard-1")
-    for holder in ("holder-0", "holder-1"):
-        simulation.kill(holder)
-    take_over(simulation)
-    fenced = simulation.parties[COORDINATOR].halted
-    with pytest.raises(Refused):
-        simulation.run(fenced.done)
-    assert fenced.result().error is Fenced
-    simulation.kill(COORDINATOR)
-    simulation.ruler = STANDBY
-    versions = simulation.versions()
-    later(simulation, 30)
-    waits = "waits for shard-1, 3 more key holders to obey it, for another one could rule"
-    with pytest.raises(NotReady, match=waits):
-        retire(simulation, STANDBY)
-    answer = simulation.parties[STANDBY].request("client-00", AskStatus())
-    simulation.run(answer.done)
-    status = answer.result()
-    assert isinstance(status, Status)
-    (group,) = status.groups
-    assert group.reason.startswith(f"{waits}; ")
-    simulation.start("shard-1")
-    later(simulation, 30)
-    with pytest.raises(NotReady, match="waits for one more key holder to obey it"):
-        retire(simulation, STANDBY)
-    assert simulation.versions() == versions
-    simulation.start("holder-0")
-    ends_as_unharmed(simulation)
 
 
 @pytest.mark.slow

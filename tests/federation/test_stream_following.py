@@ -1,7 +1,6 @@
 """Runs without rounds in which too few stood outside a spoilt cohort: sets of it follow."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,30 +51,6 @@ def found(simulation: Simulation, versions: int = 12) -> None:
     assert set(federation.isolated) == {"client-02"}
     assert set(federation.included) >= federation.members.keys() - {"client-02"}
     holders_allow_all(simulation, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "count"),
-    [({**SSP, "minimum": 3}, 6), (LOCKSTEP, 6), (BUFFERED, 7)],
-    ids=["ssp", "lockstep", "buffered"],
-)
-def test_an_offender_among_few_is_found_and_the_stream_goes_on(
-    rule: dict[str, Any], count: int, tmp_path: Path
-) -> None:
-    simulation = begun(tmp_path, rule, count)
-    simulation.run()
-    found(simulation)
-    (left_out,) = journalled(simulation, coordinator_records.ClientIsolated)
-    assert "one did not open, and all others in it stood in cohorts" in left_out.reason
-    numbers = {record.number for record in journalled(simulation, coordinator_records.CohortBurnt)}
-    burnt = Counter(c.version for c in cohorts(simulation) if c.number in numbers)
-    assert set(burnt.values()) <= {1, 2}, "of two halves one opens"
-    sets = [
-        set(record.invited) for record in journalled(simulation, coordinator_records.RoundOpened)
-    ]
-    assert sets
-    assert all(each in [clients_of(cohort) for cohort in cohorts(simulation)] for each in sets)
 
 
 def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> None:

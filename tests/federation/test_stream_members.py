@@ -34,6 +34,7 @@ from tests.kits.roles_kit import (
     state_of,
     two_groups,
 )
+from tests.kits.roles_kit import refused as refused_by
 from tests.kits.stream_parties import MINIMUM, StreamWorld, begun, stream_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": MINIMUM}
@@ -41,12 +42,7 @@ BUFFERED = {"name": "buffered", "buffer": 4, "minimum": MINIMUM, "max_staleness"
 
 
 def refused(world: World, receipt: Any, error: type[SecurepsError], text: str) -> None:
-    before, due = state_of(world.federation), list(world.due)
-    with pytest.raises(error, match=text) as caught:
-        world.give(receipt.id.client, requests.Submit(receipt))
-    assert type(caught.value) is error
-    assert state_of(world.federation) == before
-    assert world.due == due
+    refused_by(world, receipt.id.client, requests.Submit(receipt), error, text)
 
 
 def made(world: StreamWorld, client: str, version: int, sequence: int = 9, **changes: Any) -> Any:

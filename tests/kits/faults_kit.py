@@ -26,7 +26,7 @@ def unheard(answer: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The request is lost: Unreachable after the network's timeout. For an order: as Cut."""
+    """The request is lost: Unreachable after the network's timeout; for an order, its stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,7 @@ class Delay:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The stream is lost instead of this order; for a request: as DropReply, at once."""
-
-
-Fault = Drop | DropReply | Duplicate | Delay | Cut
+Fault = Drop | DropReply | Duplicate | Delay
 
 Table = Mapping[tuple[str, str, str, int], Fault]
 """What goes wrong, by (sender, to, message's class name, its how-manieth: 1 is the first).
@@ -86,14 +81,14 @@ class FaultyNetwork(InProcessNetwork):
 
     def _watch(self, stream: _Stream, message: Subscribe) -> None:
         fault = self._fault(stream.sender, stream.to, message)
-        self._send(fault, stream, partial(super()._watch, stream, message), Drop | DropReply | Cut)
+        self._send(fault, stream, partial(super()._watch, stream, message), Drop | DropReply)
 
     def _send(
         self, fault: Fault | None, link: _Call | _Stream, send: Callable[[], None], lost: Any
     ) -> None:
         if isinstance(fault, lost):
             self._begin(link)
-            self._lose(fault, link)
+            self._finish_later(self._timeout, link, _lost(link))
         elif isinstance(fault, Delay):
             self._begin(link)
 
@@ -109,9 +104,9 @@ class FaultyNetwork(InProcessNetwork):
         fault, endpoint = self._performed.pop(call), self._endpoints.get(call.to)
         if endpoint is None or call not in self._links or not fault:
             super()._perform(call, message)
-        elif isinstance(fault, DropReply | Cut):
+        elif isinstance(fault, DropReply):
             ask(endpoint, party_at(call.sender), message, unheard)
-            self._lose(fault, call)
+            self._finish_later(self._timeout, call, _lost(call))
         else:
             super()._perform(call, message)
             if isinstance(fault, Duplicate):
@@ -119,7 +114,7 @@ class FaultyNetwork(InProcessNetwork):
 
     def _order(self, stream: _Stream, order: Any) -> None:
         fault = self._fault(stream.to, stream.sender, order)
-        if isinstance(fault, Drop | DropReply | Cut):
+        if isinstance(fault, Drop | DropReply):
             order = _lost(stream)
         if isinstance(fault, Delay):
             stream.due = max(stream.due, self._clock.now() + fault.seconds)
@@ -132,10 +127,6 @@ class FaultyNetwork(InProcessNetwork):
         with self._lock:
             self.sent[key] += 1
             return self._faults.get((*key, self.sent[key]))
-
-    def _lose(self, fault: Fault | None, link: _Call | _Stream) -> None:
-        wait = 0.0 if isinstance(fault, Cut) else self._timeout
-        self._finish_later(wait, link, _lost(link))
 
 
 def _lost(link: _Call | _Stream) -> Unreachable:

@@ -6,6 +6,7 @@ Cramer, Damgard and Ishai (2005) read off the paper; the key stream is `cryptogr
 import hashlib
 import itertools
 import os
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import pytest
@@ -78,6 +79,25 @@ def through(points: dict[int, int], at: int) -> int:
     for x, coefficient in zip(reversed(xs), reversed(coefficients)):
         value = (value * (at - x) + coefficient) % P
     return value
+
+
+def echelon(rows: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Reduces rows to independent ones, each with a pivot of 1 where all below have 0."""
+    found: list[tuple[int, list[int]]] = []
+    for given in rows:
+        row = [value % P for value in given]
+        for pivot, known in found:
+            if factor := row[pivot]:
+                row = [(a - factor * b) % P for a, b in zip(row, known)]
+        pivot = next((at for at, value in enumerate(row) if value), -1)
+        if pivot >= 0:
+            inverse = pow(row[pivot], -1, P)
+            found.append((pivot, [value * inverse % P for value in row]))
+    return [row for _, row in found]
+
+
+def rank(rows: Iterable[Sequence[int]]) -> int:
+    return len(echelon(rows))
 
 
 def fixed_urandom(monkeypatch: pytest.MonkeyPatch) -> None:

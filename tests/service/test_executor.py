@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from secureps.messages.requests import (
     Noted,
     Payload,
     PutBlock,
-    Stored,
     Subscribe,
 )
 from secureps.messages.submission import BlockHeader
@@ -59,7 +57,6 @@ from secureps.service.executor import (
     AGAIN_SECONDS,
     LONGEST_BACKOFF,
     NOTICES,
-    PAYLOADS_IN_FLIGHT,
     Executor,
     Watchers,
     compact_if_due,
@@ -73,7 +70,6 @@ from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
-STORED = Stored(HEADER.digest)
 
 
 def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -> None:
@@ -181,19 +177,6 @@ def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureF
         stage.line.calls[-1][2].set_exception(NotReady(text, left))
     stage.loop.run(lambda: len(stage.line.calls) > NOTICES[0])
     assert [m.partition(": ")[2] for m in caplog.messages] == ["1 hours; still trying"]
-
-
-def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
-    own = PutBlock(replace(HEADER, author="me"))
-    calls = [Call("there", own, attach="k") for _ in range(10)]
-    stage = spoken(*calls)
-    stage.play()
-    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT
-    assert all(message.payload == b"abc" for _, message, _ in stage.line.calls)
-    stage.line.calls[0][2].set_result(STORED)
-    stage.play()
-    assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT + 1
-    assert stage.machine.heard[-1] == ("there", Answered(own, STORED))
 
 
 def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:

@@ -24,12 +24,11 @@ from secureps.service.loop import PATIENCE, WRITERS, RealLoop, VirtualLoop, Wave
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.committee_kit import BASE, Bench
-from tests.kits.federations import same, unharmed
+from tests.kits.federations import same, small_federation, unharmed
 from tests.kits.federations import small_plan as plan_of
 from tests.kits.rlwe_kit import place
 from tests.kits.sealed_blocks import cut
 from tests.kits.transport_kit import never
-from tests.run.simulate.test_simulation import play
 
 some_threads = pytest.mark.parametrize("threads", [1, 2, 5])
 FEW = CipherParameters("rlwe", 32, 65_534)
@@ -134,7 +133,9 @@ def test_a_run_is_the_same_with_any_threads(
     monkeypatch.setattr("secureps.client.sealing.in_order", spied("client"))
     monkeypatch.setattr("secureps.run.simulate.simulation.Limit", partial(Limit, threads=3))
     monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
-    assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
+    simulation = small_federation(plan_of(cipher), tmp_path)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
     assert told == {("shard add_block", 3), ("shard step_block", 3), ("client call", 3)}
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from secureps.client.sealing import OutboxSealer
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import UnsafeSeed
@@ -26,7 +25,6 @@ from secureps.errors import (
     OperatorError,
     PlanRefused,
     Refused,
-    exit_status,
 )
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
@@ -45,7 +43,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.journal import last_row
 from secureps.store.spool import MemorySpool
 from tests.kits.command import said
-from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
+from tests.kits.federations import Walker
 from tests.kits.ledgers import charge, expose, row
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
@@ -89,48 +87,6 @@ def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
             ledger.refuse_spent(run, [spent(version)])
     BudgetLedger(ledger.path).refuse_spent(TWO, [spent(1)])
     assert len(ledger.facts()) == 2
-
-
-class Counting(Walker):
-    trained = 0
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        self.trained += 1
-        return super().fit(parameters, config)
-
-
-@pytest.mark.parametrize("left", [0, 2])
-def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
-    left: int, tmp_path: Path
-) -> None:
-    """It retires, so that no round waits for its lease or a deadline."""
-    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
-    plan = small_plan(
-        versions=4,
-        lease=300.0,
-        group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}],
-        **OF_RECORDS,
-    )
-    trainers = [Counting(i) for i in range(6)]
-    simulation = small_federation(plan, tmp_path / "run", kind=trainers.__getitem__)
-    one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
-    own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
-    charge(own, ONE, one)  # in another run
-    worker = simulation.parties["client-02"].worker
-    assert isinstance(worker, ClientWorker)
-    worker._site = dataclasses.replace(worker._site, ledger=own)
-    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
-    federation = simulation.coordinator.federation
-    assert federation.finished == "all 4 versions are made"
-    assert simulation.versions() == {"all": 4}
-    assert trainers[2].trained == left
-    assert len(own.facts()) == 1 + left
-    assert federation.retired == {"client-02"}
-    assert simulation.loop.now() < 50.0, "a round waited for who had left"
-    halt = simulation.parties["client-02"].halted.result()
-    assert halt.error is BudgetSpent
-    assert f"over all runs that {own.path} counts" in halt.reason
-    assert exit_status(halt.error(halt.reason)) == 78
 
 
 def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:

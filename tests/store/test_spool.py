@@ -181,22 +181,6 @@ class TestDiskSpool(SpoolContract):
         assert os.listdir(tmp_path) == ["a.tmp"]
         assert spool.keys() == ["a.tmp"]
 
-    def test_a_disk_that_refuses_leaves_things_as_they_were(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        spool = DiskSpool(tmp_path)
-        spool.put("a", b"before")
-
-        def full(_: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            with pytest.raises(OperatorError, match="No space left"):
-                spool.put("a", b"after")
-        assert spool.get("a") == b"before"
-        assert os.listdir(tmp_path) == ["a"]
-
     def test_what_can_be_made_again_waits_for_no_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -34,7 +34,7 @@ from secureps.policy.cohorts.suspicion import halves
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from tests.kits.committee_kit import Bench, Holder, Sent
-from tests.kits.field_kit import echelon, rank
+from tests.kits.sharing_kit import echelon, rank
 
 LENGTH = 2048
 """Coefficients of a key: there are never as many streams as that."""

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.errors import NotFinite, Refused
@@ -181,13 +179,3 @@ def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers()
     with pytest.raises(NotFinite, match="does not fit into float32"):
         stepping.step(0, partial(opening, None))
     assert sum(opened) == 2 * sums.size
-
-
-@given(st.lists(st.integers(1, 3000), max_size=8), st.integers(0, 2**32))
-def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: int) -> None:
-    plan, cohort, size = plan_of("fedyogi"), make_cohort(), 4000
-    layout = GroupLayout("all", (), 3 * size, size)
-    sums, known = sums_of(plan, size, seed), before(plan, size)
-    whole = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
-    made = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
-    assert made.values[2].tobytes() == whole.values[2].tobytes()

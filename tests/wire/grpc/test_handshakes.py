@@ -3,21 +3,16 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
-from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.framing import sign_request
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.fuzz.attempt import resident
-from tests.kits.half_open import HalfOpen
-from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
-from tests.kits.polling import until
+from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_tls import tls_of
 
@@ -66,20 +61,3 @@ def test_who_leaves_its_handshake_holds_nobody_up(
         waves.append(resident())
     assert waves[-1] - waves[0] < 8 << 20, "what is left of a handshake goes with it"
     ask()
-
-
-def test_calls_over_tls_are_left_undone_in_vain_too(
-    server: CoordinatorServer, ask: Callable[[], float], tmp_path: Path
-) -> None:
-    kit = tmp_path / "kit"
-    method = framing.COORDINATOR_TELL
-    metadata = sign_request("eve", COORDINATOR, lambda _: bytes(64), method, b"", b"")
-    half = HalfOpen(server.port, partial(secured, kit, "eve", COORDINATOR))
-    with closing(half):
-        for _ in range(servers.TELLING_EACH + 4):
-            half.begin(method, metadata, framing.REQUEST_LIMIT)
-        half.push()
-        until(lambda: server._callers._calls["eve"] == servers.TELLING_EACH + 4)
-        assert half.sent > servers.TELLING_EACH * framing.STREAM_BUFFER
-        ask()
-    until(lambda: server._callers._calls["eve"] == 0)

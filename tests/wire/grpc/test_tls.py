@@ -1,5 +1,6 @@
 """Secrecy: every connection is mutual TLS 1.3; other CAs, names and versions are refused."""
 
+import os
 import queue
 import socket
 import ssl
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from secureps.crypto import identity
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Credentials, Identity, Role
+from secureps.crypto.identity import Credentials, Identity, Role, TlsKey
 from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsigned
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
@@ -216,6 +217,52 @@ def test_a_certificate_that_ends_soon_is_said_once_a_day(
     monkeypatch.setattr(identity, "LIFETIME", SOON - timedelta(hours=1))
     renew(kit, ["eve"])
     assert looks() == 1
+
+
+def test_a_kit_that_is_copied_once_more_is_no_new_certificate(
+    kit: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
+    before = files()
+    for path in (kit / "public" / "tls").iterdir():
+        os.utime(path, (1.0, 1.0))
+    now[0] += LOOK
+    assert files() is before
+    assert not caplog.records
+    renew(kit, ["eve"])
+    now[0] += LOOK
+    assert files() is not before
+    assert "eve has a new certificate" in caplog.text
+
+
+def test_a_damaged_renewal_is_told_and_changes_nothing(
+    kit: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
+    before, path = files(), kit / "public" / "tls" / "eve.pem"
+    path.write_text("half a certif")
+    now[0] += LOOK
+    assert files() is before
+    assert "eve goes on with the certificate that it has" in caplog.text
+    path.unlink()
+    now[0] += LOOK
+    assert files() is before
+    renew(kit, ["eve"])
+    now[0] += LOOK
+    assert (between := files()) is not before
+    key = kit / "private" / "eve" / "tls.key"
+    old = key.read_bytes()
+    path.unlink()
+    key.write_bytes(new := TlsKey.generate().to_bytes())
+    renew(kit, ["eve"])
+    key.write_bytes(old)  # which arrives after the certificate
+    now[0] += LOOK
+    assert files() is between
+    key.write_bytes(new)
+    now[0] += LOOK
+    assert files() is not between
 
 
 def test_who_does_not_speak_tls_is_not_heard(kit: Path, serve: Serve) -> None:
