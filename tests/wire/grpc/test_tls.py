@@ -336,9 +336,9 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
     for refused in (lambda: load_credentials(kit, "eve", ca), lambda: renew(kit, ["eve"])):
         with pytest.raises(KitError, match="another CA has signed it"):
             refused()
-    own = kit / "private" / "shard-0" / "identity.key"
+    own = kit / "private" / "shard-0" / "tls.key"
     kept = own.read_bytes()
-    own.write_bytes((kit / "private" / "eve" / "identity.key").read_bytes())
+    own.write_bytes((kit / "private" / "eve" / "tls.key").read_bytes())
     with pytest.raises(KitError, match="is not the key of"):
         load_credentials(kit, "shard-0", ca)
     own.write_bytes(kept)
@@ -352,7 +352,7 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
         load_credentials(kit, "shard-0", ca)
     renew(kit, ["shard-0"])
     assert load_credentials(kit, "shard-0", ca)
-    (kit / "private" / "eve" / "identity.key").chmod(0o640)
+    (kit / "private" / "eve" / "tls.key").chmod(0o640)
     with pytest.raises(KitError, match="chmod 600"):
         load_credentials(kit, "eve", ca)
 
@@ -407,8 +407,8 @@ def bring(folder: Path, pem: bytes) -> Path:
     own = folder / "private" / "north"
     own.mkdir(0o700, parents=True)
     own.parent.chmod(0o700)
-    (own / "identity.key").write_bytes(pem)
-    (own / "identity.key").chmod(0o600)
+    (own / "tls.key").write_bytes(pem)
+    (own / "tls.key").chmod(0o600)
     return folder
 
 
