@@ -19,7 +19,6 @@ from secureps.roles.machine import WORKER, Done, Order, Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
-    JOIN,
     SHARDS,
     SPARE,
     World,
@@ -317,20 +316,6 @@ def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     assert {m.name: m.state for m in world.status().members}["c2"] == "gone"
     step = world.give("c2", requests.Heartbeat("c2"))
     assert [type(r) for r in step.records] == [coordinator_records.RoundOpened]
-
-
-def test_wake_is_the_next_lease_or_deadline() -> None:
-    world = World(make_plan())
-    assert world.coordinator.wake() is None
-    world.servers()
-    assert world.coordinator.wake() is None
-    world.give("c0", JOIN)
-    assert world.coordinator.wake() == 30.0
-    world.now = 5.0
-    world.give("c0", requests.Heartbeat("c0"))
-    assert world.coordinator.wake() == 30.0, "it looks then, and finds that it runs on"
-    world.at(30.0)
-    assert world.coordinator.wake() == 35.0
 
 
 def test_a_late_joiner_waits_for_the_next_version() -> None:

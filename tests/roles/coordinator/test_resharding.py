@@ -13,7 +13,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Move, Prepared, Register, Subscribe
-from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
+from secureps.messages.run import COORDINATOR, GroupVersion, Placement
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -556,22 +556,6 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     compacted.unfold(world.coordinator.make_fold())
     assert compacted.federation.moving.left == world.federation.moving.left
     assert compacted.federation.pinned == world.federation.pinned
-
-
-def test_a_placement_without_a_shard() -> None:
-    first = (GroupPlacement("g", ("a", "b", "c")), GroupPlacement("h", ("b",)))
-    more = (GroupPlacement("g", ("b", "c", "a")), GroupPlacement("h", ("c",)))
-    placement = Placement(1, ("a", "b", "c"), first, Replicas(more))
-    after = placement.without("b")
-    assert (after.epoch, after.shards) == (2, ("a", "c"))
-    assert [after.holders("g", block) for block in range(3)] == [("a",), ("c",), ("c", "a")]
-    assert after.holders("h", 0) == ("c",)
-    for shard in ("a", "c"):
-        for group in ("g", "h"):
-            assert after.blocks_of(group, shard) == placement.blocks_of(group, shard)
-    last = after.without("a")
-    assert last.replicas is None
-    assert last.of("g").owners == ("", "c", "c")
 
 
 def test_what_was_said_before_leaving_is_not_what_others_say() -> None:

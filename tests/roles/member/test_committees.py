@@ -131,15 +131,6 @@ def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> Non
     assert client.due("all", 9).committee == FIRST.committee
 
 
-def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> None:
-    client.note_sealed(receipt(4, FIRST.committee))
-    client.take(told(SECOND, 4))
-    assert not client.can_seal(PLAN, "all", 4)
-    assert client.due("all", 5).committee == SECOND.committee
-    client.note_sealed(receipt(5, SECOND.committee))
-    assert client.due("all", 5).committee == SECOND.committee
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_is_told_no_version_is_sealed_for_two_committees(seed: int) -> None:
     """Also by a client that was restarted, and hears of another committee while it trains."""

@@ -315,19 +315,6 @@ def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
     assert isinstance(task, Contribute), "the next version is another update"
 
 
-@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
-def test_what_was_given_up_is_sealed_anew_for_the_next_round(cipher: str) -> None:
-    """Training again may not repeat the bits, and would make another update."""
-    client = Client(make_plan(cipher)).joined()
-    made = client.trained()
-    settled = orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over")
-    assert works(client.order(settled)) == []
-    (task,) = works(client.order(orders.Invite(1, "all", 2, 0, 10.0)))
-    assert task == Reseal(made.receipt, made.headers, 1)
-    client.contributed(client.sealed(0, 1))
-    assert isinstance(works(client.publish(1))[0], Prune), "nobody asks for it any more"
-
-
 def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:
     client, _ = burnt()
     client.machine._working = True
