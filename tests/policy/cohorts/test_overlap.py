@@ -79,14 +79,6 @@ def test_the_same_or_a_half_or_nothing_in_common() -> None:
         assert not related(cohort(low), cohort(quarter | {min(high)}))
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_one_client_less_is_told_apart(client: str) -> None:
-    whole = cohort()
-    assert not related(whole, cohort(tuple(c for c in CLIENTS if c != client)))
-    for half in halved():
-        assert related(whole, cohort(half - {client})) == (client not in half)
-
-
 def test_a_half_of_a_client_that_stands_there_with_another_weight_or_base() -> None:
     whole, (low, _) = cohort(), halved()
     one = min(low)
