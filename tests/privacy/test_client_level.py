@@ -281,12 +281,9 @@ def test_too_few_bits_are_refused_and_the_advice_is_right(
         made(**(case | {"bits": enough - 1}))
 
 
-def exact_square(x: NDArray[np.float64]) -> Fraction:
-    return sum((Fraction(v) ** 2 for v in x.tolist()), Fraction(0))
-
-
 def bound_of(x: NDArray[np.float64]) -> Fraction:
-    return Fraction(math.sqrt(float(exact_square(x)))) * (1 + Fraction(1, 2**50))
+    exact = sum((Fraction(v) ** 2 for v in x.tolist()), Fraction(0))
+    return Fraction(math.sqrt(float(exact))) * (1 + Fraction(1, 2**50))
 
 
 # --- the limit --------------------------------------------------------------------

@@ -49,10 +49,6 @@ from tests.kits.roles_kit import (
 CHARGE = Charge("c0", "all", 0, 1.0, 0.1, STEPS)
 
 
-def _unsigned(receipt: Receipt) -> Receipt:
-    return dataclasses.replace(receipt, signature=b"")
-
-
 def _rearranged(receipt: Receipt) -> Receipt:
     """Other digests under the same signature, which covers only their root."""
     changed = dataclasses.replace(receipt, blocks=receipt.blocks[::-1])
@@ -71,7 +67,7 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        (_unsigned, Unsigned, "signature"),
+        (lambda receipt: dataclasses.replace(receipt, signature=b""), Unsigned, "signature"),
         (_other(run=bytes(32)), WrongRun, "made for another run"),
         (_other(id=SubmissionId("c0", "none", 1)), Malformed, "no group is called 'none'"),
         (_other(id=SubmissionId("c0", "all", -1)), Malformed, "a sequence is at least 0"),

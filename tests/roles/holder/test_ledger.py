@@ -533,11 +533,8 @@ def test_so_many_receipts_are_remembered_as_verified(monkeypatch: pytest.MonkeyP
     assert len(ledger.real._verified) == 3
 
 
-NUMBERS = {b"first": 0, b"second": 4}
-
-
 def number_of(committee: bytes | None) -> int:
-    return NUMBERS.get(committee or b"", -1)
+    return {b"first": 0, b"second": 4}.get(committee or b"", -1)
 
 
 def cohort(committee: bytes, *versions: int, group: str = "all") -> Cohort:

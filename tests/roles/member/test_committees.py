@@ -27,14 +27,13 @@ PLAN = make_plan("rlwe")
 
 def roster(last: Roster, *names: str, expires: int = 0) -> Roster:
     made = [
-        certify(CA, name, "holder", Identity(name.encode() * 16).public.key, digest_of(name))
+        certify(
+            *(CA, name, "holder", Identity(name.encode() * 16).public.key),
+            file_digest(KEYS[name].to_bytes()),
+        )
         for name in names
     ]
     return next_roster(CA, last, made, 1, expires)
-
-
-def digest_of(name: str) -> bytes:
-    return file_digest(KEYS[name].to_bytes())
 
 
 FIRST = roster(first_roster(CA, 0), "h0", "h1", "h2", expires=100)
