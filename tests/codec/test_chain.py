@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import math
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -102,22 +101,6 @@ def test_a_rotated_update_fits_the_range_of_its_clip() -> None:
     spread = np.abs(code(Chain(1, True), values).encode(x)) / (clip / math.sqrt(values))
     assert (np.abs(x) > 3 * clip / math.sqrt(values)).mean() > 0.02
     assert (spread > 3).mean() < 0.006
-
-
-def test_integers_of_members_decode_to_their_mean() -> None:
-    """Through the grid, as shards do it: within a step's rounding of the mean that was meant."""
-    values, grid = 4099, Grid(8, 0.5)
-    own = code(Chain(4, True, False), values)
-    rng = np.random.default_rng(5)
-    updates = [(rng.standard_normal(values) / 20).astype(np.float32) for _ in range(6)]
-    total = np.zeros(own.sent, np.int64)
-    for update in updates:
-        total += grid.encode(own.encode(update), rng.integers(0, 2**32, own.sent, dtype=np.uint32))
-    mean = own.decode(grid.weighted_mean(total, Fraction(6), 6))
-    assert own.places is not None
-    meant = np.mean(updates, axis=0)[own.places]
-    assert np.abs(mean[own.places] - meant).max() < 5 * grid.step / math.sqrt(6)
-    assert np.count_nonzero(mean) == own.sent
 
 
 @pytest.mark.parametrize("rotates", [False, True])

@@ -155,11 +155,6 @@ def seal_ciphertext(ring: _Ring, payload: bytes) -> Any:
     return ring.load(sealapi.Ciphertext(ring.context), ring.ciphertext, payload)
 
 
-def seal_decryptor(ring: _Ring, secret: BfvSecretKey) -> Any:
-    key = ring.load(sealapi.SecretKey(), ring.secret, secret.to_bytes()[-2 * DEGREE * 8 :])
-    return sealapi.Decryptor(ring.context, key)
-
-
 @pytest.mark.parametrize("weights", [[1, 1], [4, 2, 1, 1, 4, 4, 4, 4, 4, 2, 2]])
 def test_our_sum_is_seals_sum_in_every_coefficient(keys: Keys, weights: list[int]) -> None:
     parameters = CipherParameters("bfv", 32, 65_536)
@@ -228,7 +223,9 @@ def test_the_noise_is_what_the_formula_foretells(keys: Keys) -> None:
     assert float(np.var(summed)) == pytest.approx(32 * 16 * variance, rel=0.12)
     greatest = float(np.abs(summed).max())
     assert greatest < noise_bound(128) / 2
-    budget = seal_decryptor(ring, keys[0]).invariant_noise_budget(seal_ciphertext(ring, total))
+    key = ring.load(sealapi.SecretKey(), ring.secret, keys[0].to_bytes()[-2 * DEGREE * 8 :])
+    opener = sealapi.Decryptor(ring.context, key)
+    budget = opener.invariant_noise_budget(seal_ciphertext(ring, total))
     assert abs(budget - math.log2(DATA_PRIME / (2 * t * greatest))) <= 1
 
 

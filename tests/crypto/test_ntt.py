@@ -1,6 +1,5 @@
-"""The transform: against its definition, Kronecker products and SEAL; nothing exceeds 32 bits."""
+"""The transform: against its definition and Kronecker products; nothing exceeds 32 bits."""
 
-import struct
 from functools import cache
 from types import ModuleType
 
@@ -145,37 +144,3 @@ def test_shoups_product_is_the_product(y: int, w: int, prime: int) -> None:
 def test_a_prime_without_roots_is_none() -> None:
     with pytest.raises(ValueError, match="no root of unity"):
         root_of_unity(2048, 97)
-
-
-@every_prime
-def test_seal_multiplies_to_the_same(degree: int, prime: int) -> None:
-    """SEAL's multiply_plain of a ciphertext modulo our prime is our product of polynomials."""
-    sealapi = pytest.importorskip("tenseal.sealapi")
-    from secureps.crypto.bfv import plain_modulus
-    from secureps.crypto.bfv_seal import _Ring as SealRing
-
-    plain_bits = 20
-    encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
-    encryption.set_poly_modulus_degree(degree)
-    other = next(p for n, p in CASES if n == degree and p != prime)
-    encryption.set_coeff_modulus([sealapi.Modulus(prime), sealapi.Modulus(other)])
-    encryption.set_plain_modulus(1 << plain_bits)
-    stream = SealRing(plain_modulus(1))
-    stream.context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.NONE)
-    assert stream.context.parameters_set()
-    polynomials = struct.pack("<?QQQdQ", False, 2, degree, 1, 1.0, 1)
-    prefix = struct.pack("<4Q", *stream.context.first_parms_id()) + polynomials
-    prefix += stream._array(2 * degree)
-
-    c = np.random.default_rng(8).integers(0, prime, (2, degree)).astype("<u8")
-    m = np.random.default_rng(9).integers(0, 1 << (plain_bits - 1), degree)
-    ciphertext = stream.load(sealapi.Ciphertext(stream.context), prefix, c.tobytes())
-    text = " + ".join(f"{int(m[i]):X}x^{i}" for i in range(degree - 1, 0, -1) if m[i])
-    plain = sealapi.Plaintext(f"{text} + {int(m[0]):X}")
-    sealapi.Evaluator(stream.context).multiply_plain_inplace(ciphertext, plain)
-    theirs = np.frombuffer(stream.save(ciphertext, prefix), "<u8").reshape(2, degree)
-
-    ours = ntt(m.astype(np.uint32), prime).astype(np.uint64) % prime
-    for row, expected in zip(c, theirs):
-        by_value = ntt(row.astype(np.uint32), prime) % np.uint32(prime) * ours % prime
-        assert np.array_equal(inverse(by_value.astype(np.uint32), prime), expected)

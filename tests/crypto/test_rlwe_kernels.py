@@ -1,6 +1,5 @@
 """Secrecy: compiled sealing has no division, branch or address that depends on data."""
 
-import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,10 +16,10 @@ from secureps.compiled import inlined
 from secureps.crypto import rlwe_kernels
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ntt import companion, constants, scale
-from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
+from secureps.crypto.ring import ETA, RINGS, Ring, choose
 from secureps.crypto.rlwe import PublicPolynomials
 from secureps.crypto.rlwe_kernels import binomial, pack_words, seal_elements, transform_small
-from tests.kits.rlwe_kit import binomials, edge_words, misfit, place, transformed
+from tests.kits.rlwe_kit import binomials, edge_words, place, transformed
 
 # Every number that is loaded from memory counts as data, and whatever is computed from it. Loop
 # counters, lengths and pointers come as arguments, and no call may pass data on but through memory,
@@ -97,33 +96,6 @@ def test_binomial_values_are_those_of_the_definition() -> None:
     found = draw(words)
     assert found[:5].tolist() == [0, 0, ETA, -ETA, 0]
     assert found.tolist() == binomials(words)
-
-
-@of_both
-def test_every_one_of_82_bits_counts_and_no_other() -> None:
-    for bit in range(96):
-        words = np.zeros((3, 1), np.uint32)
-        words[bit // 32] = 1 << (bit % 32)
-        assert draw(words)[0] == (1 if bit < ETA else -1 if bit < 2 * ETA else 0)
-
-
-def test_the_binomial_law_is_exact() -> None:
-    """Moments and chi-square of a million values; P(X = k) = C(82, 41 + k) / 2^82."""
-    count = 1 << 20
-    words = np.random.default_rng(2).integers(0, 1 << 32, (3, count)).astype(np.uint32)
-    values = draw(words).astype(np.int64)
-    assert np.abs(values).max() <= ETA
-    error = 5 / math.sqrt(count)
-    assert abs(values.mean()) < error * SIGMA
-    assert values.var() == pytest.approx(SIGMA**2, rel=error * math.sqrt(2))
-    fourth = 3 - 1 / ETA  # of B(82, 1/2), in sigma^4
-    assert (values**4).mean() / SIGMA**4 == pytest.approx(fourth, rel=error * math.sqrt(96) / 3)
-    chances = {k: math.comb(2 * ETA, ETA + k) / 2 ** (2 * ETA) for k in range(-ETA, ETA + 1)}
-    inner = [k for k in chances if chances[k] * count >= 10]
-    tail = 1 - sum(chances[k] for k in inner)
-    seen = [int((values == k).sum()) for k in inner]
-    observed = np.array([*seen, count - sum(seen)])
-    assert abs(misfit(observed, [*(chances[k] for k in inner), tail])) < 5
 
 
 @of_both

@@ -1,7 +1,6 @@
 """`rlwe` once more, slowly, from its definition: Python's integers, no butterflies, no tricks."""
 
 import hashlib
-import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
@@ -152,14 +151,6 @@ def sealed(enc: Encoding, at: Place, block: int, values: Ints, noise_key: bytes)
             bits = sum(word << (53 * i) for i, word in enumerate(words))
             out += bits.to_bytes(53 * n // 8, "little")
     return out
-
-
-def misfit(observed: NDArray[np.int64], chances: Sequence[float]) -> float:
-    """Pearson's chi-square, in standard deviations of its law above the mean."""
-    expected = observed.sum() * np.array(chances)
-    freedom = len(chances) - 1
-    square = float(((observed - expected) ** 2 / expected).sum())
-    return (square - freedom) / math.sqrt(2 * freedom)
 
 
 def cohort(

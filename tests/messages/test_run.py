@@ -38,6 +38,8 @@ def test_who_leaves_is_followed_by_the_next_in_order() -> None:
     assert (left.epoch, left.shards) == (2, ("y", "z"))
     assert [left.holders("a", block) for block in range(3)] == [("y",), ("y",), ("z",)]
     assert left.holders("b", 0) == ("y", "z")
+    last = left.without("y")
+    assert (last.replicas, last.of("a").owners) == (None, ("", "", "z")), '"" for a lost copy'
 
 
 def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:

@@ -93,19 +93,6 @@ def spec_group(*specs: TensorSpec) -> GroupLayout:
     return laid_out(Schema(specs), [("all", "*")], 8).group("all")
 
 
-def test_groups_keep_schema_order_and_local_stays_out() -> None:
-    layout = build()
-    assert [t.name for t in layout.group("words").tensors] == ["embedding.weight"]
-    assert [t.name for t in layout.group("rest").tensors] == [
-        "body.weight",
-        "norm.running",
-        "body.mask",
-        "body.half",
-    ]
-    assert [t.name for t in layout.local] == ["head.weight"]
-    assert (layout.group("words").size, layout.group("rest").size) == (15, 14)
-
-
 def test_frozen_tensors_stay_and_their_values_are_in_the_digest() -> None:
     layout = build(frozen=["embedding.*"], groups=GROUPS[1:])
     assert [t.name for t in layout.frozen or ()] == ["embedding.weight"]

@@ -56,16 +56,13 @@ schedule = {{ name = "cosine", total_steps = 3 }}
 """
 
 
-def body(**changes: Any) -> dict[str, Any]:
-    return {"name": "demo", "versions": 3, "group": [group()], **changes}
-
-
 def group(rule: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     return {"rule": {"quorum": 5} | (rule or {}), **changes}
 
 
 def plan(**changes: Any) -> Plan:
-    return Plan(parse(PlanSection, body(**changes), "demo.toml"))
+    body = {"name": "demo", "versions": 3, "group": [group()], **changes}
+    return Plan(parse(PlanSection, body, "demo.toml"))
 
 
 def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:

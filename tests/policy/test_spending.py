@@ -20,14 +20,10 @@ from tests.kits.roles_kit import SCHEMA
 VALUES = 217
 
 
-def evaluating() -> Plan:
-    """A plan of four versions with client-level privacy; the second and the last are evaluated."""
-    evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
-    return private_plan("local", evaluation=evaluation)
-
-
 def test_evaluations_are_planned_for() -> None:
-    plan = evaluating()
+    """Of four versions the second and the last are evaluated."""
+    evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
+    plan = private_plan("local", evaluation=evaluation)
     update, metrics = plan.mechanism("all", VALUES), plan.mechanism(EVALUATION, 2)
     assert update is not None
     assert metrics is not None

@@ -122,15 +122,6 @@ def test_what_makes_a_grid_finer_and_what_does_not() -> None:
     assert made(bits=24).calibration.variance > 0.99 * MOST_VARIANCE
 
 
-def test_more_honest_clients_add_smaller_shares_and_the_same_sum() -> None:
-    for honest in (2, 3, 11, 101):
-        mechanism = made(placement="distributed", honest=honest)
-        assert mechanism.shares == honest - 1
-        assert mechanism.stddev == pytest.approx(mechanism.l2_sensitivity, rel=1e-12)
-        share = mechanism.calibration.variance * (honest - 1)
-        assert share == pytest.approx(mechanism.l2_sensitivity**2, rel=1e-12)
-
-
 def test_a_release_states_the_facts_and_has_an_epsilon() -> None:
     for case, sources in ((LOCAL, 1), (DISTRIBUTED, 11), (AGGREGATOR, 1)):
         mechanism = made(**case)
@@ -289,12 +280,9 @@ def test_too_few_bits_are_refused_and_the_advice_is_right(
         made(**(case | {"bits": enough - 1}))
 
 
-def exact_square(x: NDArray[np.float64]) -> Fraction:
-    return sum((Fraction(v) ** 2 for v in x.tolist()), Fraction(0))
-
-
 def bound_of(x: NDArray[np.float64]) -> Fraction:
-    return Fraction(math.sqrt(float(exact_square(x)))) * (1 + Fraction(1, 2**50))
+    exact = sum((Fraction(v) ** 2 for v in x.tolist()), Fraction(0))
+    return Fraction(math.sqrt(float(exact))) * (1 + Fraction(1, 2**50))
 
 
 # --- the limit --------------------------------------------------------------------

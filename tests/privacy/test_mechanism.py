@@ -24,7 +24,7 @@ from secureps.privacy.skellam import (
     beyond,
     tail,
 )
-from tests.kits.skellam_kit import Replay, law, pairs, stream, variance_error, within
+from tests.kits.skellam_kit import Replay, pairs, stream, variance_error, within
 
 
 def exact_norm(x: NDArray[np.float32]) -> float:
@@ -130,18 +130,6 @@ def test_every_value_is_the_inverse_of_its_words(variance: float) -> None:
         word = low | high << 32
         size = inverse(variance, Fraction(word >> 2, 1 << TABLE_BITS))
         assert value == (-size if word & 1 else size)
-
-
-@pytest.mark.parametrize("variance", SMALL)
-def test_the_table_gives_every_value_its_probability(variance: float) -> None:
-    # What 62 bits decide plus what they leave open is the law: nothing else can come out.
-    table = sampler(variance).table
-    edges = table.bounds[1:-1].tolist()
-    previous = 0
-    for k, p in enumerate(law(variance)[: len(edges)]):
-        counted = Fraction(edges[k] - previous, 1 << TABLE_BITS)
-        previous = edges[k]
-        assert abs(counted - (p if k == 0 else 2 * p)) <= Fraction(table.slack, 1 << TABLE_BITS)
 
 
 def tied(variance: float, k: int, extra: int) -> tuple[int, int]:

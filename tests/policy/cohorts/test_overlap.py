@@ -48,24 +48,6 @@ def test_the_three_bounds_are_those_of_their_definition(weights: list[int], leas
     assert bool(uneven(weights, least)) != wanted
 
 
-@given(weights=WEIGHINGS, least=st.integers(1, 6))
-def test_each_bound_is_what_it_is_for(weights: list[int], least: int) -> None:
-    """Every member has `least` members at most as heavy, and no member outweighs all others."""
-    if uneven(weights, least):
-        return
-    assert len(weights) >= least
-    assert all(sum(w <= weight for w in weights) >= least for weight in weights)
-    assert sum(weights) >= 2 * max(weights)
-
-
-@given(one=WEIGHINGS, other=WEIGHINGS, least=st.integers(1, 5))
-def test_what_holds_of_disjoint_sets_holds_of_their_union(
-    one: list[int], other: list[int], least: int
-) -> None:
-    if not uneven(one, least) and not uneven(other, least):
-        assert not uneven(one + other, least)
-
-
 @pytest.mark.parametrize("weight", [0, 3, 5, 8, -1])
 def test_other_weights_are_refused(weight: int) -> None:
     assert uneven([1, 1, 1, weight], 1).startswith("cohorts of weights (1, 2, 4) are opened")
@@ -95,14 +77,6 @@ def test_the_same_or_a_half_or_nothing_in_common() -> None:
         assert related(whole, cohort(quarter))
         assert related(cohort(low), cohort(quarter))
         assert not related(cohort(low), cohort(quarter | {min(high)}))
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_one_client_less_is_told_apart(client: str) -> None:
-    whole = cohort()
-    assert not related(whole, cohort(tuple(c for c in CLIENTS if c != client)))
-    for half in halved():
-        assert related(whole, cohort(half - {client})) == (client not in half)
 
 
 def test_a_half_of_a_client_that_stands_there_with_another_weight_or_base() -> None:

@@ -53,11 +53,6 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     return write
 
 
-def rule_of(section: dict[str, Any]) -> Guarded:
-    own = parse(OwnRuleSection, section, "test")
-    return own_rule(own)
-
-
 # --- the documented one -----------------------------------------------------------
 
 
@@ -132,7 +127,7 @@ def test_a_class_that_makes_no_rule_is_refused(
     modules("unreadable", "class")
     modules("exploding", "1 / 0")
     with pytest.raises(PlanRefused, match=f"^rule: .*{reason}"):
-        rule_of(section)
+        own_rule(parse(OwnRuleSection, section, "test"))
 
 
 def test_it_is_refused_before_anything_begins(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One version in six steps, and what happens when a step cannot be done."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,6 @@ from secureps.roles.machine import WORKER, Done, Order, Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
-    JOIN,
     SHARDS,
     SPARE,
     World,
@@ -319,20 +319,6 @@ def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     assert [type(r) for r in step.records] == [coordinator_records.RoundOpened]
 
 
-def test_wake_is_the_next_lease_or_deadline() -> None:
-    world = World(make_plan())
-    assert world.coordinator.wake() is None
-    world.servers()
-    assert world.coordinator.wake() is None
-    world.give("c0", JOIN)
-    assert world.coordinator.wake() == 30.0
-    world.now = 5.0
-    world.give("c0", requests.Heartbeat("c0"))
-    assert world.coordinator.wake() == 30.0, "it looks then, and finds that it runs on"
-    world.at(30.0)
-    assert world.coordinator.wake() == 35.0
-
-
 def test_a_late_joiner_waits_for_the_next_version() -> None:
     world = collecting()
     step = world.enter(SPARE)
@@ -470,22 +456,6 @@ def test_different_sums_are_not_opened_and_the_faulty_one_may_say_others() -> No
     assert world.group().phase is Phase.PREPARING
 
 
-def test_different_blocks_are_not_committed_and_the_faulty_one_may_say_others() -> None:
-    world = doubled()
-    world.until(Phase.PREPARING)
-    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
-    version = world.group().version
-    world.give(FIRST, replace(first, blocks=other(first.blocks), state=b"f" * 32))
-    (said,) = says(world.give(SECOND, second))
-    assert f"have different blocks of version {version + 1}, block 3" in said
-    step = world.give(FIRST, first)
-    assert told(step, orders.Prepare) == [SECOND]
-    assert world.group().coming == {FIRST: first}
-    assert world.group().version == version
-    world.give(SECOND, second)
-    assert world.group().version == version + 1
-
-
 def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> None:
     world = collecting("plain")
     world.until(Phase.HOLDING)
@@ -504,20 +474,35 @@ class Scaled(World):
         return replace(said, scale=1.0) if isinstance(said, requests.Prepared) else said
 
 
-def test_different_scales_are_not_committed_and_the_faulty_one_may_say_another() -> None:
-    """The shards report the same bytes, and different scales."""
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda made: replace(made, blocks=other(made.blocks), state=b"f" * 32),
+            "have different blocks of version 1, block 3",
+        ),
+        (
+            lambda made: replace(made, scale=0.5),
+            "have different scales of version 1, 1.0 and 0.5: one of the two",
+        ),
+    ],
+)
+def test_different_versions_are_not_committed_and_the_faulty_one_may_say_another(
+    change: Callable[[Prepared], Prepared], text: str
+) -> None:
+    """The shards report other blocks, or the same bytes and different scales."""
     codec = ("rotate", {"name": "round", "length": "mean_norm"})
     group = {"codec": codec, "clip": 64.0, "weighting": "uniform", "bits": 8, "rule": RULE}
     world = Scaled(make_plan("plain", replicas=2, group=[group]))
     world.found()
     world.until(Phase.PREPARING)
     first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
-    world.give(FIRST, replace(first, scale=0.5))
+    world.give(FIRST, change(first))
     (said,) = says(world.give(SECOND, second))
-    text = "shard-b and shard-a have different scales of version 1, 1.0 and 0.5: one of the two"
-    assert text in said
+    assert f"shard-b and shard-a {text}" in said
     assert world.group().version == 0
     step = world.give(FIRST, first)
     assert told(step, orders.Prepare) == [SECOND]
+    assert world.group().coming == {FIRST: first}
     world.give(SECOND, second)
     assert (world.group().version, world.group().scale) == (1, 1.0)

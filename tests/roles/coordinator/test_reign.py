@@ -119,18 +119,6 @@ def test_it_rules_once_all_shards_and_enough_holders_obey_and_asks_them_in_turn(
     assert refusal(world) == ""
 
 
-def test_once_it_went_on_alone_it_waits_for_nobody_at_the_next_start() -> None:
-    world = begun(*FOLLOWED, StandbyFollows(b""))
-    assert rules(world)
-    assert refusal(world) == ""
-
-
-def test_a_standby_follows_and_nobody_is_waited_for() -> None:
-    world = begun(*FOLLOWED)
-    assert world.give(WORKER, StandbyFollows(ONE)).records == [StandbyFollows(ONE)]
-    assert refusal(world) == ""
-
-
 def test_another_standby_is_written_down_once_this_one_rules() -> None:
     """The standby on record may have taken over."""
     world = begun(*FOLLOWED)

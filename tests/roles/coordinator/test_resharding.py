@@ -13,7 +13,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Move, Prepared, Register, Subscribe
-from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
+from secureps.messages.run import COORDINATOR, GroupVersion, Placement
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -88,6 +88,29 @@ def world(**changes: Any) -> OneShard:
     return made
 
 
+def moving() -> OneShard:
+    """Blocks are to move to the other shard."""
+    made = world()
+    made.act(ADD)
+    return made
+
+
+def gained() -> OneShard:
+    """Each shard has reported its coming blocks, and no checkpoint of them is made."""
+    made = moving()
+    for shard in SHARDS:
+        made.says(shard)
+    return made
+
+
+def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
+    """Has the shards write their parts, or the manifest written."""
+    for due in [each for each in at.due if isinstance(each.order, kind)]:
+        at.due.remove(due)
+        step = at.give(due.sender, due.reply)
+    return step
+
+
 def placed(at: World) -> dict[str, int]:
     return {each.shard: each.blocks for each in at.status().holdings}
 
@@ -116,8 +139,7 @@ def test_what_is_not_possible_changes_nothing(
 
 
 def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     at.has()
     at.give(SPARE, WatchLost())
     only = ", ".join(f"block {block} of all" for block in placement(at).blocks_of("all", SPARE))
@@ -157,10 +179,7 @@ def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
 
 
 def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
-    at = world()
-    at.act(ADD)
-    for shard in SHARDS:
-        at.says(shard)
+    at = gained()
     move = at.status().move
     assert move is not None
     assert (move.moved, move.reason) == (2, "waits for the checkpoint that is being made of it")
@@ -213,16 +232,14 @@ def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.Mon
 
 
 def test_one_move_at_a_time() -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     for act in (DRAIN, Act("drain-shard", FIRST), Act("remove-shard", FIRST)):
         with pytest.raises(Refused, match="one move at a time: blocks move to shard-b"):
             at.give(COORDINATOR, act)
 
 
 def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     at.act(REMOVE)
     assert (placed(at), at.status().move) == ({FIRST: 4}, None)
     (gone,) = (each for each in at.status().servers if each.name == SPARE)
@@ -233,12 +250,8 @@ def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
 
 def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent_away() -> None:
     """All parts are there; a manifest for the move does not complete the checkpoint."""
-    at = world()
-    at.act(ADD)
-    for shard in SHARDS:
-        at.says(shard)
-    for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
-        at.give(due.sender, due.reply)
+    at = gained()
+    kept(at, WriteCheckpoint)
     at.act(REMOVE)
     before, after = (d for d in at.due if isinstance(d.order, WriteManifest))
     parts = [[part.shard for part in each.order.parts] for each in (before, after)]
@@ -270,8 +283,7 @@ def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
 
 
 def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     at.pump()
     group = at.group()
     assert (group.phase, group.version) == (Phase.COLLECTING, 0)
@@ -307,8 +319,7 @@ def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
     coming: bool, ends: bool
 ) -> None:
     """The shards that gave blocks away have deleted them, so this journal is an older copy."""
-    at = world()
-    at.act(ADD)
+    at = moving()
     told = Register(FIRST, f"{FIRST}:1", 1.0, 0, at.run, epoch=2, coming=coming)
     ended = halts(at.give(FIRST, told))
     assert bool(ended) is ends
@@ -317,8 +328,7 @@ def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
 
 
 def test_what_another_shard_says_ends_no_move() -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
     right = replace(wrong, blocks=blocks_of(at, SPARE))
     past = replace(right, epoch=1), replace(right, version=1)
@@ -329,21 +339,10 @@ def test_what_another_shard_says_ends_no_move() -> None:
         at.give("c0", wrong)
 
 
-def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
-    """Has the shards write their parts, or the manifest written."""
-    for due in [each for each in at.due if isinstance(each.order, kind)]:
-        at.due.remove(due)
-        step = at.give(due.sender, due.reply)
-    return step
-
-
 @pytest.mark.parametrize("back", [False, True], ids=["away", "here again"])
 def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back: bool) -> None:
     """The shard reported its blocks and wrote its part, but may have a new disk since."""
-    at = world()
-    at.act(ADD)
-    for shard in SHARDS:
-        at.says(shard)
+    at = gained()
     kept(at, WriteCheckpoint)
     at.give(SPARE, WatchLost())
     if back:
@@ -359,10 +358,7 @@ def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back
 
 def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
     """The order came while blocks were in transit to the shard, so it wrote none."""
-    at = world()
-    at.act(ADD)
-    for shard in SHARDS:
-        at.says(shard)
+    at = gained()
     at.come()
     at.told.clear()
     at.says()
@@ -371,8 +367,7 @@ def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
 
 @pytest.mark.parametrize("act", [DRAIN, REMOVE])
 def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     at.has()
     at.act(act)
     for shard in (FIRST, SPARE):
@@ -386,8 +381,7 @@ def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
 
 @pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}])
 def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     known, *_ = at.says()
     with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
         at.give(SPARE, replace(known, state=digest("other"), **more))
@@ -395,8 +389,7 @@ def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, A
 
 @pytest.mark.parametrize("moment", ["moving", "over"])
 def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
-    at = world()
-    at.act(ADD)
+    at = moving()
     if moment == "over":
         at.has()
     again = OneShard(at.plan, journal=tuple(at.journal))
@@ -417,10 +410,8 @@ def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() ->
     told = {FIRST, SPARE, *CLIENTS}
     for shard in SHARDS:
         at.says(shard)
-    for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
-        at.give(due.sender, due.reply)
-    (manifest,) = (each for each in at.due if isinstance(each.order, WriteManifest))
-    step = at.give(WORKER, manifest.reply)
+    kept(at, WriteCheckpoint)
+    step = kept(at, WriteManifest)
     assert {party for party in told if "Configure" in ordered(step, party)} == told
 
 
@@ -488,32 +479,23 @@ def test_nobody_leaves_while_the_other_is_away_too() -> None:
     assert left(world) == [GOES]
 
 
-def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
+@pytest.mark.parametrize("version", [0, 2], ids=["an empty disk", "an older version"])
+def test_nobody_leaves_while_the_other_lacks_the_newest_version(version: int) -> None:
+    """Only the absent shard has it: the other one's disk is new, or an older copy."""
     world = doubled()
-    world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1))
+
+    def comes_with(run: bytes, *reached: GroupVersion) -> None:
+        world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, run, reached))
+
+    if version:
+        world.until(version)
+        comes_with(world.run, GroupVersion("all", 0))
+    else:
+        comes_with(b"")
     world.give(GOES, WatchLost())
     passes(world, 60.0)
     assert left(world) == []
-    reached = (GroupVersion("all", 0),)
-    run = world.run
-    world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, run, reached))
-    assert left(world) == [GOES]
-
-
-def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
-    """The other shard's disk is an older copy: only the absent one has the newest version."""
-    world = doubled()
-    world.until(2)
-
-    def comes_with(version: int) -> None:
-        at = tuple(GroupVersion(g.name, version) for g in world.federation.groups.values())
-        world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, world.run, at))
-
-    comes_with(0)
-    world.give(GOES, WatchLost())
-    passes(world, 60.0)
-    assert left(world) == []
-    comes_with(2)
+    comes_with(world.run, GroupVersion("all", version))
     assert left(world) == [GOES]
 
 
@@ -556,22 +538,6 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     compacted.unfold(world.coordinator.make_fold())
     assert compacted.federation.moving.left == world.federation.moving.left
     assert compacted.federation.pinned == world.federation.pinned
-
-
-def test_a_placement_without_a_shard() -> None:
-    first = (GroupPlacement("g", ("a", "b", "c")), GroupPlacement("h", ("b",)))
-    more = (GroupPlacement("g", ("b", "c", "a")), GroupPlacement("h", ("c",)))
-    placement = Placement(1, ("a", "b", "c"), first, Replicas(more))
-    after = placement.without("b")
-    assert (after.epoch, after.shards) == (2, ("a", "c"))
-    assert [after.holders("g", block) for block in range(3)] == [("a",), ("c",), ("c", "a")]
-    assert after.holders("h", 0) == ("c",)
-    for shard in ("a", "c"):
-        for group in ("g", "h"):
-            assert after.blocks_of(group, shard) == placement.blocks_of(group, shard)
-    last = after.without("a")
-    assert last.replicas is None
-    assert last.of("g").owners == ("", "c", "c")
 
 
 def test_what_was_said_before_leaving_is_not_what_others_say() -> None:

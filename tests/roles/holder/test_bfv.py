@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from secureps.crypto.secret import Secret
-from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
-from secureps.messages import orders, records, requests
+from secureps.errors import Conflict, Malformed, SecurepsError, UnknownParty, WrongRun
+from secureps.messages import records, requests
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
-from secureps.messages.submission import FOUNDING, Cohort, Held, opening_digest
+from secureps.messages.submission import Held, opening_digest
 from secureps.roles.holder.bfv import OpenSum, received_key
 from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.machine import (
@@ -24,8 +24,6 @@ from secureps.roles.machine import (
     Prune,
     Step,
     Tick,
-    Watch,
-    WatchLost,
     Work,
 )
 from secureps.roles.pinned_run import Pinned
@@ -46,37 +44,13 @@ from tests.kits.bfv_holder import (
 )
 from tests.kits.roles_kit import (
     ADDRESSES,
-    CLIENTS,
     HOLDER,
     IDENTITIES,
     SHARDS,
-    STRANGER,
     configure,
     make_cohort,
     opened_header,
-    sign,
 )
-
-
-def test_it_registers_watches_and_greets_again() -> None:
-    keys = Keys()
-    register = requests.Register(HOLDER, "", 1.0, 0)
-    greeting = Step(effects=[Call(COORDINATOR, register)])
-    assert keys.machine.resume(0.0) == greeting
-    assert keys.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
-    assert keys.machine.subscription() == requests.Subscribe(HOLDER, ())
-    assert keys.give(HOLDER, WatchLost()) == greeting
-    assert keys.machine.wake() is None
-    for event in (Tick(), orders.Finish(1, "done")):
-        assert keys.give(HOLDER, event) == Step()
-    failed = Failed(register, UnknownParty("no"))
-    assert keys.give(COORDINATOR, failed).effects == [
-        Halt("the coordinator refuses this holder: no", UnknownParty)
-    ]
-    with pytest.raises(Malformed, match="takes no payloads"):
-        keys.machine.inspect("c0", register)
-    with pytest.raises(NotReady, match="waits for the run"):
-        _ = keys.machine.pinned
 
 
 def test_the_run_is_pinned_once() -> None:
@@ -103,24 +77,6 @@ def test_a_shard_that_left_is_asked_no_more() -> None:
     placed = dataclasses.replace(order.placement, epoch=2, shards=SHARDS[:1], groups=groups)
     step = keys.order(dataclasses.replace(order, placement=placed))
     assert step.effects[0] == CallOff(SHARDS[1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"roster": bytes(32)}, "roster differs"),
-        ({"holders": bytes(32)}, "key holders are not those of this kit"),
-        ({"layout": bytes(32)}, "layout is not that of its plan"),
-    ],
-)
-def test_a_run_of_another_kit_is_refused(changes: dict[str, bytes], text: str) -> None:
-    keys = Keys()
-    halt = last_word(keys.machine, keys.order(configure(PLAN, incarnation=5, **changes)))
-    assert halt.error is WrongRun
-    assert halt.reason.startswith(ENDS)
-    assert text in halt.reason
-    assert keys.journal == []
-    assert Keys().founded().journal != []
 
 
 def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing() -> None:
@@ -202,18 +158,6 @@ def test_answers_that_come_too_late_are_passed_over() -> None:
     assert keys.give(COORDINATOR, Answered(opened, requests.Noted())) == Step()
 
 
-def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
-    keys = Keys().founded()
-    keys.order(opening())
-    keys.fetched(0)
-    again = keys.restarted()
-    step = again.order(opening())
-    assert step.records == []
-    assert len(fetches(step)) == 4
-    other = opening(make_cohort(CLIENTS[:2]))
-    assert "is bound to cohort 0 for ever" in refusal(keys.restarted().order(other))
-
-
 def test_receipts_must_be_the_cohorts() -> None:
     order = opening()
     for receipts in (
@@ -224,33 +168,6 @@ def test_receipts_must_be_the_cohorts() -> None:
         wrong = dataclasses.replace(order, receipts=receipts)
         reason = refusal(Keys().founded().order(wrong))
         assert reason == "the receipts are not those of the cohort"
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"run": bytes(32)}, "not for an update of this run"),
-        ({"purpose": FOUNDING}, "not for an update of this run"),
-        ({"version": 1}, "for another group or version"),
-        ({"version": -1}, "for another group or version"),
-        ({"base": bytes(32)}, "trained on another model than the others"),
-        ({"signature": b""}, "signature"),
-        ({"size": 1, "signature": bytes(64)}, "signature"),
-    ],
-)
-def test_receipts_that_do_not_belong(changes: dict[str, Any], text: str) -> None:
-    order = opening()
-    last = dataclasses.replace(order.receipts[-1], **changes)
-    if "signature" not in changes:
-        last = sign(last, "c2")
-    wrong = dataclasses.replace(order, receipts=(*order.receipts[:-1], last))
-    assert text in refusal(Keys().founded().order(wrong))
-
-
-def test_receipts_of_no_client_of_the_roster() -> None:
-    for name, text in ((STRANGER, "nobody named"), ("shard-a", "shard-a is not a client")):
-        cohort = make_cohort((*CLIENTS[:2], name))
-        assert text in refusal(Keys().founded().order(opening(cohort)))
 
 
 def test_a_group_that_there_is_not() -> None:
@@ -298,24 +215,6 @@ def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: Secure
         keys.order(opening())
         assert refusal(keys.give("shard-a", Failed(request, error))) == str(error)
         assert keys.give("shard-a", Failed(request, error)) == Step()
-
-
-def test_a_refused_cohort_binds_nobody() -> None:
-    keys = Keys().founded()
-    refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
-    assert keys.order(opening()).records == [released()]
-
-
-def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
-    keys = Keys().founded()
-    keys.order(opening())
-    keys.fetched(0, answer=bytes(32))
-    again = tuple(
-        dataclasses.replace(each, id=dataclasses.replace(each.id, sequence=7))
-        for each in make_cohort().members
-    )
-    step = keys.order(opening(Cohort("all", 1, 1, 1, again)))
-    assert len(fetches(step)) == 4
 
 
 def test_a_sum_that_is_no_ciphertext_of_its_block_is_not_kept() -> None:

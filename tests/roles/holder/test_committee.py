@@ -181,10 +181,6 @@ def test_a_signature_is_verified_once_and_any_other_receipt_again(
     assert len(verified) == len(crowd()) + 2
 
 
-def _other_commitments(receipt: Receipt) -> dict[str, Any]:
-    return {"commitments": (digest("x"), *receipt.commitments[1:])}
-
-
 FORGERIES: dict[str, tuple[Callable[[Receipt], dict[str, Any]], str]] = {
     "altered": (
         lambda r: {"envelopes": tuple(e[:-1] + bytes([e[-1] ^ 1]) for e in r.envelopes)},
@@ -220,7 +216,8 @@ def test_seeds_that_were_not_committed_to_are_named() -> None:
     from secureps.crypto import envelope
     from secureps.messages.submission import enveloped_part
 
-    receipt = dataclasses.replace(crowd()[0].receipt, **_other_commitments(crowd()[0].receipt))
+    right = crowd()[0].receipt
+    receipt = dataclasses.replace(right, commitments=(digest("x"), *right.commitments[1:]))
     keys = bench().kit.public.holder_keys
     seeds = bytes(bench().committee.seed_bytes)
     envelopes = tuple(

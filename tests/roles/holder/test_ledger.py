@@ -209,15 +209,6 @@ def test_an_update_is_in_sums_with_the_same_integers_alone() -> None:
         assert each.gives(opening(asks.cohort(six))) == ""
 
 
-def test_what_is_opened_under_one_version_is_opened_under_no_other(lagging: None) -> None:
-    ledger, asks = Ledger(), Coordinator()
-    bases = dict.fromkeys(CLIENTS, 1)
-    assert ledger.gives(opening(asks.cohort(CLIENTS, 2, bases))) == ""
-    for each in (ledger, ledger.restarted()):
-        said = each.gives(opening(asks.cohort(CLIENTS, 3, bases)))
-        assert "opened with its update from the same version 1" in said
-
-
 def test_a_cohort_of_an_opened_ones_number_is_held_against_it_all_the_same() -> None:
     """The coordinator chooses numbers, and may give two cohorts the same one."""
     ledger, asks = Ledger(), Coordinator()
@@ -244,20 +235,6 @@ def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory()
     for _ in range(3 * REMEMBERED):
         assert ledger.gives(opening(asks.cohort(few))) == ""
     assert {len(each.released) for each in ledger.real.known.standings.values()} == {1}
-
-
-def test_what_was_checked_and_never_answered_counts_as_opened() -> None:
-    """A coordinator may claim that a cohort failed, and have it sealed again without one client."""
-    ledger, asks = Ledger(), Coordinator()
-    order = opening(asks.cohort(CLIENTS))
-    ledger.real.check(order)
-    step = Step()
-    ledger.real.release(step, order)
-    ledger.journal += step.records
-    for each in (ledger, ledger.restarted()):
-        less = each.gives(opening(asks.cohort(CLIENTS[1:])))
-        assert "opened with its update from the same version 0" in less
-        assert each.gives(order) == "", "its answer is the same whenever it is asked for"
 
 
 def test_a_member_has_the_update_of_its_receipt() -> None:
@@ -556,11 +533,8 @@ def test_so_many_receipts_are_remembered_as_verified(monkeypatch: pytest.MonkeyP
     assert len(ledger.real._verified) == 3
 
 
-NUMBERS = {b"first": 0, b"second": 4}
-
-
 def number_of(committee: bytes | None) -> int:
-    return NUMBERS.get(committee or b"", -1)
+    return {b"first": 0, b"second": 4}.get(committee or b"", -1)
 
 
 def cohort(committee: bytes, *versions: int, group: str = "all") -> Cohort:

@@ -26,14 +26,13 @@ PLAN = make_plan("rlwe")
 
 def roster(last: Roster, *names: str, expires: int = 0) -> Roster:
     made = [
-        certify(CA, name, "holder", Identity(name.encode() * 16).public.key, digest_of(name))
+        certify(
+            *(CA, name, "holder", Identity(name.encode() * 16).public.key),
+            file_digest(KEYS[name].to_bytes()),
+        )
         for name in names
     ]
     return next_roster(CA, last, made, 1, expires)
-
-
-def digest_of(name: str) -> bytes:
-    return file_digest(KEYS[name].to_bytes())
 
 
 FIRST = roster(first_roster(CA, 0), "h0", "h1", "h2", expires=100)
@@ -128,15 +127,6 @@ def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> Non
         with pytest.raises(Refused, match="not those of the roster"):
             client.take(wrong)
     assert client.due("all", 9).committee == FIRST.committee
-
-
-def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> None:
-    client.note_sealed(receipt(4, FIRST.committee))
-    client.take(told(SECOND, 4))
-    assert not client.can_seal(PLAN, "all", 4)
-    assert client.due("all", 5).committee == SECOND.committee
-    client.note_sealed(receipt(5, SECOND.committee))
-    assert client.due("all", 5).committee == SECOND.committee
 
 
 @pytest.mark.parametrize("seed", range(10))

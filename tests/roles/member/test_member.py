@@ -332,15 +332,6 @@ def test_an_old_invitation_is_not_followed() -> None:
     assert len(asked(client.invite(1))) == 4
 
 
-def test_sequences_are_never_used_twice() -> None:
-    client = Client().joined()
-    update = client.trained()
-    client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "x"))
-    again = client.restarted().joined()
-    (task,) = works(again.ready(0))
-    assert task.aims == (Aim("all", 0, 1),)
-
-
 def test_a_foreign_journal() -> None:
     with pytest.raises(InternalError, match="a member's journal has no MemberJoined"):
         Client(journal=(coordinator_records.MemberJoined("c0"),))

@@ -251,12 +251,15 @@ def test_a_burnt_update_is_sealed_anew_and_nothing_else_is_sent_before() -> None
     assert task == Reseal(made.receipt, made.headers, 3), "one of them is kept"
 
 
-def test_an_invitation_waits_for_what_is_sealed_anew() -> None:
+def test_of_an_invitation_and_an_order_to_seal_anew_the_later_one_counts() -> None:
     client, _ = burnt()
     client.machine._working = True
     invite(client, 0, 1)
     client.order(again(0, 0, 0))
     assert client.machine._invites.open == {}
+    invite(client, 0, 1)
+    assert client.machine._out.again == {}
+    assert client.machine._invites.open["all"].step == 1
 
 
 def test_a_newer_version_is_the_end_of_it() -> None:
@@ -313,28 +316,6 @@ def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
     client.order(orders.Invite(1, "all", MOST_SEALINGS + 2, 1, 10.0))
     (task,) = works(client.pull(1))
     assert isinstance(task, Contribute), "the next version is another update"
-
-
-@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
-def test_what_was_given_up_is_sealed_anew_for_the_next_round(cipher: str) -> None:
-    """Training again may not repeat the bits, and would make another update."""
-    client = Client(make_plan(cipher)).joined()
-    made = client.trained()
-    settled = orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over")
-    assert works(client.order(settled)) == []
-    (task,) = works(client.order(orders.Invite(1, "all", 2, 0, 10.0)))
-    assert task == Reseal(made.receipt, made.headers, 1)
-    client.contributed(client.sealed(0, 1))
-    assert isinstance(works(client.publish(1))[0], Prune), "nobody asks for it any more"
-
-
-def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:
-    client, _ = burnt()
-    client.machine._working = True
-    client.order(again(0, 0, 0))
-    invite(client, 0, 1)
-    assert client.machine._out.again == {}
-    assert client.machine._invites.open["all"].step == 1
 
 
 def test_what_was_burnt_is_kept_until_after_the_version_that_was_the_newest() -> None:

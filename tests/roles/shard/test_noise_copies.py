@@ -138,15 +138,6 @@ def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
     assert calls(says(made, MINE[0], False)[0]) == []
 
 
-def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
-    made = noise()
-    begun(made)
-    steps = [says(made, block, True)[0] for block in (*MINE, *THEIRS)]
-    assert [works(step) for step in steps] == [[]] * 4
-    assert calls(steps[1]) == [ask(made, block) for block in THEIRS]
-    assert made.is_ready(Step(), hold())
-
-
 def test_a_replica_gives_what_is_in_its_sums() -> None:
     made = noise()
     made.state.apply(SumsMade(hold().cohort, (b"",) * 4))

@@ -284,15 +284,11 @@ def holding() -> tuple[Desk, requests.Missing]:
     return made, missing
 
 
-def without_peer(made: Desk, **changes: Any) -> orders.Configure:
-    order = configure(made.plan)
-    placed = dataclasses.replace(order.placement, epoch=2, shards=(OWN,), **changes)
-    return dataclasses.replace(order, placement=placed)
-
-
 def test_of_who_left_nothing_is_asked_any_more() -> None:
     made, missing = holding()
-    step = made.order(without_peer(made))
+    order = configure(made.plan)
+    placed = dataclasses.replace(order.placement, epoch=2, shards=(OWN,))
+    step = made.order(dataclasses.replace(order, placement=placed))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
     assert (COORDINATOR, missing) in called(step)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
@@ -73,21 +72,6 @@ def test_the_run_is_pinned_once() -> None:
     assert desk.shard.state.own("all") == OWN
     other = configure(desk.plan, incarnation=5, nonce=bytes(32))
     refused(desk, COORDINATOR, other, WrongRun, "and keep the one that it has")
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"roster": bytes(32)}, "roster differs"),
-        ({"holders": bytes(32)}, "key holders are not those of this kit"),
-        ({"nonce": b"short"}, "nonce is not 32 bytes"),
-        ({"layout": bytes(32)}, "layout is not that of its plan"),
-    ],
-)
-def test_a_run_of_another_kit_is_not_pinned(changes: dict[str, Any], text: str) -> None:
-    desk = Desk()
-    refused(desk, COORDINATOR, configure(desk.plan, **changes), WrongRun, text)
-    assert desk.journal == []
 
 
 @pytest.mark.parametrize("owners", [(), ("shard-a",), (*("shard-a", "c0") * 2,), ("shard-a",) * 5])
