@@ -144,6 +144,20 @@ def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -
     assert tx.step.records[-1] == KeysReleased("h0", 1)
 
 
+def test_a_key_is_kept_for_receipts_that_are_sealed_for_it() -> None:
+    """If the holder erased it, the receipt's cohort could not be opened."""
+    run = Begun()
+    run.hear("h0", 1)
+    sealed = receipt(1, 0, 0, 0)
+    run.state.groups["all"].receipts[sealed.id] = sealed
+    envelopes.release(tx := run.hear("h0", 2))
+    assert KeysReleased("h0", 1) in tx.step.records, "older ones are not needed"
+    assert KeysReleased("h0", 2) not in tx.step.records
+    run.state.groups["all"].receipts.clear()
+    envelopes.release(tx)
+    assert tx.step.records[-1] == KeysReleased("h0", 2)
+
+
 def test_a_key_is_kept_for_updates_that_were_asked_for_before_it_was_replaced() -> None:
     """Clients that are asked later know the newer key: later rounds do not keep the older one."""
     run = Begun()
