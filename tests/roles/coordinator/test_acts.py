@@ -11,6 +11,7 @@ from secureps.roles.coordinator.group import GroupState, Members, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
 from tests.kits.roles_kit import SPARE, World, collecting, state_of
+from tests.kits.stream_parties import StreamWorld, stream_plan
 
 PAUSE, GO_ON, CHECKPOINT = Act("pause"), Act("go-on"), Act("checkpoint")
 OUT, BACK = Act("leave-out", "c1"), Act("take-back", "c1")
@@ -118,6 +119,17 @@ def test_who_is_left_out_is_out_of_the_open_round_at_once() -> None:
     world.act(BACK)
     assert world.group().invited == {"c0", "c2"}, "from the next round on"
     assert world.federation.isolated == {}
+
+
+def test_a_stream_waits_for_nobody_who_is_left_out() -> None:
+    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4}
+    world = StreamWorld(stream_plan(rule))
+    world.found()
+    training = world.group().members.training
+    assert "c1" in training
+    world.give(COORDINATOR, OUT)
+    assert "c1" not in training
+    assert "c2" in training
 
 
 def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
