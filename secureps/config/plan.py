@@ -94,11 +94,12 @@ class ScalingSection(Table):
 
 
 class ScheduleSection(Table):
-    """The learning rate over the server's steps (`model.optimizer`)."""
+    """The learning rate over the server's steps (`model.optimizer`).
+
+    A cosine falls to zero with the last of the group's versions.
+    """
 
     name: Literal["constant", "cosine", "exponential", "warmup"] = "constant"
-    total_steps: int = Field(default=100, ge=1)
-    floor: float = Field(default=0.0, ge=0)
     decay: float = Field(default=0.99, gt=0, le=1)
     warmup_steps: int = Field(default=10, ge=1)
 
@@ -138,8 +139,7 @@ class CipherSection(Table):
     `capacity` is W, the largest total weight of a cohort. The run has `holders` key holders
     (default: 4 under rlwe, 1 under bfv), of which `threshold` must agree (rlwe only; default: more
     than half, 3 of 4). `security` is the ring's (rlwe only): "conservative" also withstands 128
-    bits of core-SVP. A holder's envelope key (rlwe only) serves at most `envelope_versions` cohorts
-    or `envelope_seconds`.
+    bits of core-SVP.
     """
 
     name: str = "rlwe"
@@ -147,8 +147,6 @@ class CipherSection(Table):
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)
     security: Literal["standard", "conservative"] = "standard"
-    envelope_versions: int = Field(default=10, ge=1, le=1_000_000)
-    envelope_seconds: float = Field(default=3600.0, ge=1)
 
 
 class TimedSection(Table):
@@ -561,7 +559,6 @@ class PlanSection(Table):
     versions: int = Field(ge=1)
     shards: int = Field(default=2, ge=1, le=1024)
     replicas: int = Field(default=1, ge=1, le=8)
-    shards_wait: float = Field(default=600.0, gt=0, le=31_536_000)
     block_size: int | None = Field(default=None, ge=16, le=1 << 22)
     checkpoint_every: int = Field(default=1, ge=1)
     keep: int = Field(default=3, ge=0, le=1 << 20)

@@ -56,7 +56,7 @@ from secureps.config.plan import (
     PlanSection,
     RecordPrivacySection,
 )
-from secureps.config.sections import parse, read_toml, resolve_paths
+from secureps.config.sections import PINNED, parse, read_toml, resolve_paths
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
@@ -312,7 +312,7 @@ class Plan:
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
-        return Plan(parse(PlanSection, section, "the coordinator's plan"), digest)
+        return Plan(parse(PlanSection, section, "the coordinator's plan", PINNED), digest)
 
     def group(self, name: str) -> GroupSection:
         """Returns a group's section; KeyError if there is none."""
@@ -626,7 +626,7 @@ class Plan:
     def optimizer(self, group: str) -> Optimizer:
         if self.is_sum(group):
             return REPLACING
-        made = build_optimizer(self.group(group).optimizer)
+        made = build_optimizer(self.group(group).optimizer, self.versions(group))
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
@@ -784,7 +784,7 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     Keys with certain defaults are left out: so the text, and the run id, of an older plan are still
     the same as before these keys existed.
     """
-    body = section.model_dump(mode="json", exclude={"federation"})
+    body = section.model_dump(mode="json", exclude={"federation"}, context=PINNED)
     for key in ("work", "scaling", "take_over_after"):
         if body[key] is None:
             del body[key]

