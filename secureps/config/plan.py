@@ -292,16 +292,10 @@ def _check_rule(rule: Any) -> Any:
 class AdaptiveSection(Table):
     """A clip that follows the updates' norms, beginning at `clip` (`privacy.client_level`).
 
-    `quantile` of the updates shall be shorter than the clip. `rate` is how fast the clip follows;
-    0: never. `weight`, in clips, is how large the count of short updates is in the sum: more makes
-    the count more exact and costs noise. `least` and `most` bound the clip, in units of the first.
+    `quantile` of the updates shall be shorter than the clip.
     """
 
     quantile: float = Field(default=0.5, gt=0, lt=1)
-    rate: float = Field(default=0.2, ge=0, le=10)
-    weight: float = Field(default=0.5, ge=0.01, le=10)
-    least: float = Field(default=2.0**-10, ge=2.0**-40, le=1)
-    most: float = Field(default=2.0**10, ge=1, le=2.0**40)
 
 
 class SparseSection(Table):

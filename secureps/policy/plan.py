@@ -457,7 +457,7 @@ class Plan:
         section = self.group(group)
         if section.adaptive is None:
             return None
-        return AdaptiveClip(clip=section.clip, **section.adaptive.model_dump())
+        return AdaptiveClip(section.clip, section.adaptive.quantile)
 
     def honest(self, group: str) -> int:
         privacy = self.section.privacy
