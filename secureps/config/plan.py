@@ -31,14 +31,13 @@ class RotateSection(Table):
 
 
 class RoundSection(Table):
-    """Rounds rotated values to a grid whose range is a number of standard deviations of an update.
+    """Rounds rotated values to a grid whose range fits an update of some length.
 
     `length` is the update's length: the clip, or the mean norm of the last cohort's updates, which
     makes the range move (`codec.grid`).
     """
 
     name: Literal["round"]
-    deviations: float = Field(default=3.0, ge=0.1, le=1000)
     length: Literal["clip", "mean_norm"] = "clip"
 
 
@@ -387,9 +386,9 @@ class GroupSection(Table):
         return self.adaptive is not None or self.follows_norms
 
     @property
-    def deviations(self) -> float | None:
-        """The grid's range, in standard deviations of a full update; None without `round`."""
-        return self._stage_value("round", "deviations")
+    def fits_length(self) -> bool:
+        """True if the grid's range follows from the length of an update."""
+        return self._stage_value("round", "name") is not None
 
 
 class NoiseSection(Table):

@@ -131,6 +131,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "AdaptiveSection": {"least": 2.0**-10, "most": 2.0**10, "rate": 0.2, "weight": 0.5},
     "CipherSection": {"envelope_seconds": 3600.0, "envelope_versions": 10},
     "PlanSection": {"shards_wait": 600.0},
+    "RoundSection": {"deviations": 3.0},
     "ScheduleSection": {"floor": 0.0, "total_steps": 100},
 }
 """Keys that plans no longer have, by section, with their former defaults.

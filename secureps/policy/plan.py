@@ -99,6 +99,10 @@ from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 MOST_EXAMPLES = 1 << 40
 """The largest bound that a plan may state."""
 
+DEVIATIONS = 3.0
+"""The range of rotated values, in standard deviations of one. Rotated values are about normal, and
+it cuts off 0.3 % of them; a wider range would make every step of the grid wider."""
+
 FEW_BITS = 8
 """`check` warns of a cohort's mean that has fewer bits left than this."""
 
@@ -501,10 +505,10 @@ class Plan:
             return Grid(section.bits, mechanism.range)
         if self.is_exact(group):
             return whole_grid(section)
-        if section.deviations is not None:
+        if section.fits_length:
             # the deviation of a coordinate of a rotated update as long as the clip
             one = section.clip / math.sqrt(values * (section.one_in or 1))
-            return Grid(section.bits, section.deviations * one)
+            return Grid(section.bits, DEVIATIONS * one)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
 
     def chain(self, group: str) -> Chain:

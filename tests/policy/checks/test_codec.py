@@ -66,9 +66,9 @@ def test_what_adds_up_is_taken_and_changes_the_run_only_if_it_is_there() -> None
     plain = small_plan()
     assert '"codec"' not in plain.text
     assert '"feedback"' not in plain.text
-    thin = {"codec": [SUPPORT, "rotate", {"name": "round", "deviations": 2}], "clip": 1.0}
+    thin = {"codec": [SUPPORT, "rotate", "round"], "clip": 1.0}
     plan = small_plan(group=[{"rule": RULE, "feedback": True} | thin])
     assert type(plan).from_text(plan.text).section == plan.section
-    assert plan.grid("all", 100).range == 2 / 20  # of one in 4 of 400 values
+    assert plan.grid("all", 100).range == 3 / 20  # of one in 4 of 400 values
     streamed = small_plan(group=[{"rule": STREAM, "clip": 1.0, "codec": ["rotate", "round"]}])
     assert streamed.chain("all").rotates
