@@ -330,9 +330,7 @@ class GroupSection(Table):
     to `most_examples` (default: `records` of the privacy; weighting by examples is the default
     where there is a bound). `versions` is how many the group makes (default: the plan's). `codec`
     shortens updates before they are rounded; with `feedback` a client sends the rest later. Clients
-    pull differences of `pull_bits` bits per value (default: whole blocks). `tier` is where shards
-    keep values and optimizer state (default: in memory, and in files where a shard's memory is
-    limited).
+    pull differences of `pull_bits` bits per value (default: whole blocks).
 
     A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
     `bits` bits including the sign, and their total is the next version (`policy.checks.sections`).
@@ -352,7 +350,6 @@ class GroupSection(Table):
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
-    tier: Literal["resident", "mapped"] | None = None
     rule: Annotated[RuleSection, BeforeValidator(_check_rule)]
     optimizer: OptimizerSection = OptimizerSection()
 

@@ -130,6 +130,7 @@ PINNED = "pinned"
 FIXED: dict[str, dict[str, Any]] = {
     "AdaptiveSection": {"least": 2.0**-10, "most": 2.0**10, "rate": 0.2, "weight": 0.5},
     "CipherSection": {"envelope_seconds": 3600.0, "envelope_versions": 10},
+    "GroupSection": {"tier": None},
     "PlanSection": {"shards_wait": 600.0},
     "RoundSection": {"deviations": 3.0},
     "ScheduleSection": {"floor": 0.0, "total_steps": 100},
@@ -251,6 +252,7 @@ GONE = {
     ("FederationSection", "checkpoint_copies"): "take `secureps up PLAN --copies URL` instead",
     ("FederationSection", "drop"): "leave it out; a ServerApp that needed it has code of its own, "
     "which runs inside Flower's engine alone (docs/flower.md)",
+    ("GroupSection", "tier"): "leave it out; `memory` in a shard's file puts versions into files",
     ("ScheduleSection", "total_steps"): "leave it out; a cosine ends with the group's versions",
     ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",
 }
