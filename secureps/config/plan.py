@@ -16,12 +16,11 @@ from secureps.wording import suggest
 class SupportSection(Table):
     """Sends one of every `one_in` values, the same for all members, drawn anew for each version.
 
-    Without rounds they are drawn anew every `every` versions.
+    Without rounds they stay the same for some versions (`GroupSection.support_every`).
     """
 
     name: Literal["support"]
     one_in: int = Field(ge=2, le=256)
-    every: int | None = Field(default=None, ge=1)
 
 
 class RotateSection(Table):
@@ -364,8 +363,15 @@ class GroupSection(Table):
 
     @property
     def support_every(self) -> int | None:
-        """Number of versions that share one support; None if each version has its own."""
-        return self._stage_value("support", "every")
+        """Number of versions that share one support; None if each version has its own.
+
+        Only updates of one support can be added up. Without rounds it stays for as many versions as
+        an update may be behind, so that most of those that wait are of the same one.
+        """
+        rule = self.rule
+        if self.one_in is None or isinstance(rule, SyncSection | SspSection):
+            return None
+        return max(1, rule.max_staleness)
 
     @property
     def rotates(self) -> bool:
