@@ -465,15 +465,14 @@ class EvaluationSection(Table):
     """Clients, or one named `evaluator`, judge published versions on held-out records.
 
     `metrics` has each metric's largest magnitude: values are clipped to it, and travel as integers
-    of `bits` bits (default: the most of any group) of that range. `reports` has the same for the
-    metrics of other messages: "train" are those of a client's last training. `most_examples` and
-    `rule` (of rounds; default: the first group's) are as in a group.
+    of that range. `reports` has the same for the metrics of other messages: "train" are those of a
+    client's last training. `most_examples` and `rule` (of rounds; default: the first group's) are
+    as in a group.
     """
 
     every: int = Field(ge=1)
     metrics: Magnitudes
     reports: dict[Annotated[str, Field(pattern=MESSAGE)], Magnitudes] = Field(default={})
-    bits: int | None = Field(default=None, ge=2, le=24)
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)

@@ -130,6 +130,7 @@ PINNED = "pinned"
 FIXED: dict[str, dict[str, Any]] = {
     "AdaptiveSection": {"least": 2.0**-10, "most": 2.0**10, "rate": 0.2, "weight": 0.5},
     "CipherSection": {"envelope_seconds": 3600.0, "envelope_versions": 10},
+    "EvaluationSection": {"bits": None},
     "GroupSection": {"tier": None},
     "PlanSection": {"shards_wait": 600.0},
     "RoundSection": {"deviations": 3.0},
@@ -250,6 +251,7 @@ def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Sec
 
 
 GONE = {
+    ("EvaluationSection", "bits"): "leave it out; metrics have the bits of the model, 12 at least",
     ("FederationSection", "checkpoint_copies"): "take `secureps up PLAN --copies URL` instead",
     ("FederationSection", "drop"): "leave it out; a ServerApp that needed it has code of its own, "
     "which runs inside Flower's engine alone (docs/flower.md)",
