@@ -348,14 +348,32 @@ def test_garbage_is_no_plan(text: str) -> None:
 
 def test_a_text_has_the_keys_of_older_plans_and_is_read_whatever_they_say() -> None:
     """So an older plan keeps its run id, and its checkpoints and audit logs are read."""
-    made = plan(replicas=2)
-    older = json.loads(made.text)
-    assert older["plan"]["shards_wait"] == 600.0
-    assert older["plan"]["cipher"]["envelope_versions"] == 10
-    assert older["plan"]["group"][0]["optimizer"]["schedule"]["total_steps"] == 100
-    older["plan"]["shards_wait"] = 5.0
-    older["plan"]["cipher"]["envelope_versions"] = 1
-    assert Plan.from_text(json.dumps(older)) == made
+    stream = {"name": "buffered", "buffer": 5, "power": 0.0}
+    sent = [{"name": "support", "one_in": 4}, "rotate", "round"]
+    evaluation = {"every": 1, "metrics": {"accuracy": 1.0}}
+    for made in (
+        plan(replicas=2, evaluation=evaluation),
+        plan(group=[{"rule": stream, "codec": sent, "clip": 1.0}]),
+        plan(privacy=CLIENT | {"placement": "local"}, group=[group(adaptive={})]),
+    ):
+        older = json.loads(made.text)
+        body = older["plan"]
+        (own,) = body["group"]
+        former = [(body["cipher"], "envelope_versions", 10, 1)]
+        former.append((own["optimizer"]["schedule"], "total_steps", 100, 3))
+        if "replicas" in body:
+            former.append((body, "shards_wait", 600.0, 5.0))
+            former.append((body["evaluation"], "bits", None, 24))
+        if "codec" in own:
+            former.append((own["codec"][0], "every", None, 3))
+            former.append((own["codec"][2], "deviations", 3.0, 2.0))
+        if "adaptive" in own:
+            former.append((own["adaptive"], "rate", 0.2, 1.0))
+        for table, key, default, other in former:
+            assert table[key] == default
+            table[key] = other
+        own["tier"] = "mapped"
+        assert Plan.from_text(json.dumps(older)) == made
 
 
 def test_an_unsound_text_is_refused_too() -> None:
