@@ -16,7 +16,7 @@ from secureps.wording import suggest
 class SupportSection(Table):
     """Sends one of every `one_in` values, the same for all members, drawn anew for each version.
 
-    Without rounds they stay the same for some versions (`GroupSection.support_every`).
+    Without rounds a draw stays for several versions (`GroupSection.support_every`).
     """
 
     name: Literal["support"]

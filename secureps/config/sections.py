@@ -134,8 +134,8 @@ FIXED: dict[str, dict[str, Any]] = {
     "GroupSection": {"tier": None},
     "PlanSection": {"shards_wait": 600.0},
     "RoundSection": {"deviations": 3.0},
-    "SupportSection": {"every": None},
     "ScheduleSection": {"floor": 0.0, "total_steps": 100},
+    "SupportSection": {"every": None},
 }
 """Keys that plans no longer have, by section, with their former defaults.
 
@@ -257,8 +257,8 @@ GONE = {
     "which runs inside Flower's engine alone (docs/flower.md)",
     ("GroupSection", "tier"): "leave it out; `memory` in a shard's file puts versions into files",
     ("ScheduleSection", "total_steps"): "leave it out; a cosine ends with the group's versions",
-    ("SupportSection", "every"): "leave it out; without rounds it is the rule's max_staleness",
     ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",
+    ("SupportSection", "every"): "leave it out; without rounds it is the rule's max_staleness",
 }
 """Keys that older plans and files may have, by section, and what to do instead."""
 

@@ -12,8 +12,8 @@ and sending.
 4  The placement is in force. Clients send by it, and shards delete blocks that are not theirs.
 
 A shard leaves the run if it is away for SHARDS_WAIT seconds, and each of its blocks lies on another
-shard that is here and has the committed version. A move under way is given up then, and
-begins anew by the placement without that shard.
+shard that is here and has the committed version. A move under way is given up then, and begins anew
+by the placement without that shard.
 """
 
 from __future__ import annotations
@@ -320,8 +320,8 @@ def measure_move(tx: Transaction) -> Move | None:
 # --- shards that leave --------------------------------------------------------------
 
 SHARDS_WAIT = 600.0
-"""Seconds until an absent shard leaves. Most machines are back from a restart by then, and to copy
-their blocks would take the others longer."""
+"""Seconds until an absent shard leaves. A machine that restarts is back by then, and the others
+need not copy its blocks."""
 
 
 def drop_absent_shard(tx: Transaction) -> float | None:
