@@ -359,8 +359,10 @@ def test_a_text_has_the_keys_of_older_plans_and_is_read_whatever_they_say() -> N
         older = json.loads(made.text)
         body = older["plan"]
         (own,) = body["group"]
-        former = [(body["cipher"], "envelope_versions", 10, 1)]
-        former.append((own["optimizer"]["schedule"], "total_steps", 100, 3))
+        former: list[tuple[dict[str, Any], str, Any, Any]] = [
+            (body["cipher"], "envelope_versions", 10, 1),
+            (own["optimizer"]["schedule"], "total_steps", 100, 3),
+        ]
         if "replicas" in body:
             former.append((body, "shards_wait", 600.0, 5.0))
             former.append((body["evaluation"], "bits", None, 24))
