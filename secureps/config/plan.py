@@ -16,12 +16,11 @@ from secureps.wording import suggest
 class SupportSection(Table):
     """Sends one of every `one_in` values, the same for all members, drawn anew for each version.
 
-    Without rounds they are drawn anew every `every` versions.
+    Without rounds a draw stays for several versions (`GroupSection.support_every`).
     """
 
     name: Literal["support"]
     one_in: int = Field(ge=2, le=256)
-    every: int | None = Field(default=None, ge=1)
 
 
 class RotateSection(Table):
@@ -31,14 +30,13 @@ class RotateSection(Table):
 
 
 class RoundSection(Table):
-    """Rounds rotated values to a grid whose range is a number of standard deviations of an update.
+    """Rounds rotated values to a grid whose range fits an update of some length.
 
     `length` is the update's length: the clip, or the mean norm of the last cohort's updates, which
     makes the range move (`codec.grid`).
     """
 
     name: Literal["round"]
-    deviations: float = Field(default=3.0, ge=0.1, le=1000)
     length: Literal["clip", "mean_norm"] = "clip"
 
 
@@ -94,11 +92,12 @@ class ScalingSection(Table):
 
 
 class ScheduleSection(Table):
-    """The learning rate over the server's steps (`model.optimizer`)."""
+    """The learning rate over the server's steps (`model.optimizer`).
+
+    A cosine falls to zero with the last of the group's versions.
+    """
 
     name: Literal["constant", "cosine", "exponential", "warmup"] = "constant"
-    total_steps: int = Field(default=100, ge=1)
-    floor: float = Field(default=0.0, ge=0)
     decay: float = Field(default=0.99, gt=0, le=1)
     warmup_steps: int = Field(default=10, ge=1)
 
@@ -138,8 +137,7 @@ class CipherSection(Table):
     `capacity` is W, the largest total weight of a cohort. The run has `holders` key holders
     (default: 4 under rlwe, 1 under bfv), of which `threshold` must agree (rlwe only; default: more
     than half, 3 of 4). `security` is the ring's (rlwe only): "conservative" also withstands 128
-    bits of core-SVP. A holder's envelope key (rlwe only) serves at most `envelope_versions` cohorts
-    or `envelope_seconds`.
+    bits of core-SVP.
     """
 
     name: str = "rlwe"
@@ -147,8 +145,6 @@ class CipherSection(Table):
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)
     security: Literal["standard", "conservative"] = "standard"
-    envelope_versions: int = Field(default=10, ge=1, le=1_000_000)
-    envelope_seconds: float = Field(default=3600.0, ge=1)
 
 
 class TimedSection(Table):
@@ -294,16 +290,10 @@ def _check_rule(rule: Any) -> Any:
 class AdaptiveSection(Table):
     """A clip that follows the updates' norms, beginning at `clip` (`privacy.client_level`).
 
-    `quantile` of the updates shall be shorter than the clip. `rate` is how fast the clip follows;
-    0: never. `weight`, in clips, is how large the count of short updates is in the sum: more makes
-    the count more exact and costs noise. `least` and `most` bound the clip, in units of the first.
+    `quantile` of the updates shall be shorter than the clip.
     """
 
     quantile: float = Field(default=0.5, gt=0, lt=1)
-    rate: float = Field(default=0.2, ge=0, le=10)
-    weight: float = Field(default=0.5, ge=0.01, le=10)
-    least: float = Field(default=2.0**-10, ge=2.0**-40, le=1)
-    most: float = Field(default=2.0**10, ge=1, le=2.0**40)
 
 
 class SparseSection(Table):
@@ -339,9 +329,7 @@ class GroupSection(Table):
     to `most_examples` (default: `records` of the privacy; weighting by examples is the default
     where there is a bound). `versions` is how many the group makes (default: the plan's). `codec`
     shortens updates before they are rounded; with `feedback` a client sends the rest later. Clients
-    pull differences of `pull_bits` bits per value (default: whole blocks). `tier` is where shards
-    keep values and optimizer state (default: in memory, and in files where a shard's memory is
-    limited).
+    pull differences of `pull_bits` bits per value (default: whole blocks).
 
     A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
     `bits` bits including the sign, and their total is the next version (`policy.checks.sections`).
@@ -361,7 +349,6 @@ class GroupSection(Table):
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
-    tier: Literal["resident", "mapped"] | None = None
     rule: Annotated[RuleSection, BeforeValidator(_check_rule)]
     optimizer: OptimizerSection = OptimizerSection()
 
@@ -376,8 +363,15 @@ class GroupSection(Table):
 
     @property
     def support_every(self) -> int | None:
-        """Number of versions that share one support; None if each version has its own."""
-        return self._stage_value("support", "every")
+        """Number of versions that share one support; None if each version has its own.
+
+        Only updates of one support can be added up. Without rounds it stays for as many versions as
+        an update may be behind, so that most of those that wait are of the same one.
+        """
+        rule = self.rule
+        if self.one_in is None or isinstance(rule, SyncSection | SspSection):
+            return None
+        return max(1, rule.max_staleness)
 
     @property
     def rotates(self) -> bool:
@@ -395,9 +389,9 @@ class GroupSection(Table):
         return self.adaptive is not None or self.follows_norms
 
     @property
-    def deviations(self) -> float | None:
-        """The grid's range, in standard deviations of a full update; None without `round`."""
-        return self._stage_value("round", "deviations")
+    def fits_length(self) -> bool:
+        """True if the grid's range follows from the length of an update."""
+        return self._stage_value("round", "name") is not None
 
 
 class NoiseSection(Table):
@@ -471,15 +465,14 @@ class EvaluationSection(Table):
     """Clients, or one named `evaluator`, judge published versions on held-out records.
 
     `metrics` has each metric's largest magnitude: values are clipped to it, and travel as integers
-    of `bits` bits (default: the most of any group) of that range. `reports` has the same for the
-    metrics of other messages: "train" are those of a client's last training. `most_examples` and
-    `rule` (of rounds; default: the first group's) are as in a group.
+    of that range. `reports` has the same for the metrics of other messages: "train" are those of a
+    client's last training. `most_examples` and `rule` (of rounds; default: the first group's) are
+    as in a group.
     """
 
     every: int = Field(ge=1)
     metrics: Magnitudes
     reports: dict[Annotated[str, Field(pattern=MESSAGE)], Magnitudes] = Field(default={})
-    bits: int | None = Field(default=None, ge=2, le=24)
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)
@@ -561,7 +554,6 @@ class PlanSection(Table):
     versions: int = Field(ge=1)
     shards: int = Field(default=2, ge=1, le=1024)
     replicas: int = Field(default=1, ge=1, le=8)
-    shards_wait: float = Field(default=600.0, gt=0, le=31_536_000)
     block_size: int | None = Field(default=None, ge=16, le=1 << 22)
     checkpoint_every: int = Field(default=1, ge=1)
     keep: int = Field(default=3, ge=0, le=1 << 20)

@@ -17,7 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
@@ -28,6 +37,21 @@ class Section(BaseModel):
     """A table of settings with finite numbers; a text that is a number counts as one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_fixed_out(cls, values: Any, info: ValidationInfo) -> Any:
+        fixed = FIXED.get(cls.__name__)
+        if info.context != PINNED or fixed is None or not isinstance(values, Mapping):
+            return values
+        return {key: each for key, each in values.items() if key not in fixed}
+
+    @model_serializer(mode="wrap")
+    def _write_fixed(
+        self, write: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        fixed = FIXED.get(type(self).__name__, {}) if info.context == PINNED else {}
+        return {**fixed, **write(self)}
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -100,16 +124,35 @@ class Tables(dict[str, Any]):
                 begin = end
 
 
+PINNED = "pinned"
+"""The context in which a section is read from, or written for, the text that pins a plan."""
+
+FIXED: dict[str, dict[str, Any]] = {
+    "AdaptiveSection": {"least": 2.0**-10, "most": 2.0**10, "rate": 0.2, "weight": 0.5},
+    "CipherSection": {"envelope_seconds": 3600.0, "envelope_versions": 10},
+    "EvaluationSection": {"bits": None},
+    "GroupSection": {"tier": None},
+    "PlanSection": {"shards_wait": 600.0},
+    "RoundSection": {"deviations": 3.0},
+    "ScheduleSection": {"floor": 0.0, "total_steps": 100},
+    "SupportSection": {"every": None},
+}
+"""Keys that plans no longer have, by section, with their former defaults.
+
+A file that has one is refused. The text that pins a plan still has them all: so an older plan keeps
+its run id and its digest, and texts in older checkpoints and audit logs are read.
+"""
+
 S = TypeVar("S", bound=Section)
 
 _LITERAL = re.compile("'([^']*)'")
 """A name in pydantic's "'local', 'distributed' or 'aggregator'"."""
 
 
-def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
+def parse(kind: type[S], data: Mapping[str, Any], where: str, context: str | None = None) -> S:
     """Checks `data` against a section; ConfigError names every wrong key."""
     try:
-        return kind.model_validate(_to_tuples(data))
+        return kind.model_validate(_to_tuples(data), context=context)
     except RecursionError:
         raise ConfigError(f"{where}: tables lie too deep in one another") from None
     except ValidationError as error:
@@ -182,11 +225,13 @@ def _say_error(
 def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
-        if gone := GONE.get((section.__name__, str(error["loc"][-1]))):
+        key = str(error["loc"][-1])
+        if gone := GONE.get((section.__name__, key)):
             return f"this key is gone: {gone}"
+        if key in (fixed := FIXED.get(section.__name__, {})):
+            return f"this key is gone: leave it out; it is {show_value(fixed[key])} in every run"
         told = hint if section in listed else suggest
         listed.add(section)
-        key = str(error["loc"][-1])
         about = told(MEANT.get((section.__name__, key.casefold()), key), section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
@@ -206,12 +251,16 @@ def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Sec
 
 
 GONE = {
+    ("EvaluationSection", "bits"): "leave it out; metrics have the bits of the model, 12 at least",
     ("FederationSection", "checkpoint_copies"): "take `secureps up PLAN --copies URL` instead",
     ("FederationSection", "drop"): "leave it out; a ServerApp that needed it has code of its own, "
     "which runs inside Flower's engine alone (docs/flower.md)",
+    ("GroupSection", "tier"): "leave it out; `memory` in a shard's file puts versions into files",
+    ("ScheduleSection", "total_steps"): "leave it out; a cosine ends with the group's versions",
     ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",
+    ("SupportSection", "every"): "leave it out; without rounds it is the rule's max_staleness",
 }
-"""Keys that plans and files of 0.2.0 may have, by section, and what to do instead."""
+"""Keys that older plans and files may have, by section, and what to do instead."""
 
 MEANT = {
     ("PlanSection", name): "cipher"

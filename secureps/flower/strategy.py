@@ -475,7 +475,7 @@ def _group_of_metrics(section: PlanSection, first: GroupSection, count: int) -> 
     # Each metric lies in [-1, 1] (`AppTrainer`), so its mean moves by 2 at most.
     bounds = {"range": 2.0, "clip": 2.0 * math.sqrt(count), "bits": 16}
     plain = {"adaptive": None, "codec": (), "feedback": False, "pull_bits": None}
-    return first.model_copy(update=own | bounds | plain | {"sparse": None, "tier": None})
+    return first.model_copy(update=own | bounds | plain | {"sparse": None})
 
 
 def refuse_unfit(section: PlanSection) -> None:

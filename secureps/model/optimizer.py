@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import PlanRefused
-
 if TYPE_CHECKING:  # a status is read without pydantic
     from secureps.config.plan import OptimizerSection, ScheduleSection
 
@@ -58,43 +56,46 @@ class Optimizer:
     apply: Callable[[Values, Values, OptimizerState], tuple[Values, OptimizerState]]
 
 
-def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
-    """Makes the schedule of a name; PlanRefused if its floor is above the learning rate."""
-    if section.floor > learning_rate:
-        raise PlanRefused(
-            f"the optimizer's floor is {section.floor}: it must be 0 to the learning rate"
-        )
-    return SCHEDULES[section.name](learning_rate, section)
+def build_schedule(section: ScheduleSection, learning_rate: float, versions: int) -> Schedule:
+    """Makes the schedule of a name for a group that makes so many versions."""
+    return SCHEDULES[section.name](learning_rate, section, versions)
 
 
-def build_optimizer(section: OptimizerSection) -> Optimizer:
-    """Makes the optimizer of a name; raises as `build_schedule`."""
-    schedule = build_schedule(section.schedule, section.learning_rate)
+def build_optimizer(section: OptimizerSection, versions: int) -> Optimizer:
+    """Makes the optimizer of a name for a group that makes so many versions."""
+    schedule = build_schedule(section.schedule, section.learning_rate, versions)
     return OPTIMIZERS[section.name](schedule, section)
 
 
 # --- schedules --------------------------------------------------------------------
 
 
-def _cosine(rate: float, section: ScheduleSection) -> Schedule:
-    """Half a cosine from the rate to `floor` in `total_steps`, then constant.
+def _constant(rate: float, section: ScheduleSection, versions: int) -> Schedule:
+    return lambda step: rate
+
+
+def _cosine(rate: float, section: ScheduleSection, versions: int) -> Schedule:
+    """Half a cosine from the rate to zero, which the step after the last version would have.
 
     Loshchilov and Hutter 2017, without restarts.
     """
-
-    def at(step: int) -> float:
-        done = min(step, section.total_steps) / section.total_steps
-        return section.floor + (rate - section.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
-
-    return at
+    return lambda step: rate * 0.5 * (1.0 + math.cos(math.pi * min(step, versions) / versions))
 
 
-SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
-    "constant": lambda rate, section: lambda step: rate,
+def _exponential(rate: float, section: ScheduleSection, versions: int) -> Schedule:
+    return lambda step: rate * section.decay**step
+
+
+def _warmup(rate: float, section: ScheduleSection, versions: int) -> Schedule:
+    """Linear growth over `warmup_steps` (step 0 is not zero), then constant."""
+    return lambda step: rate * min(1.0, (step + 1) / section.warmup_steps)
+
+
+SCHEDULES: dict[str, Callable[[float, ScheduleSection, int], Schedule]] = {
+    "constant": _constant,
     "cosine": _cosine,
-    "exponential": lambda rate, section: lambda step: rate * section.decay**step,
-    # linear growth over `warmup_steps` (step 0 is not zero), then constant
-    "warmup": lambda rate, section: lambda step: rate * min(1.0, (step + 1) / section.warmup_steps),
+    "exponential": _exponential,
+    "warmup": _warmup,
 }
 
 

@@ -7,7 +7,7 @@ its process at the worst moment:
     state         three versions (the last, the newest, the one being made) of the values and of the
                   optimizer's vectors, float32, of the busiest shard's blocks, and differences
                   between as many versions as are shorter than a block; where the shard has a
-                  limit or a group is mapped, only the part that is in the process
+                  limit, only the version being made
     work          one block's sum and a member's ciphertext, or under a codec its decoded mean;
                   opening and stepping go piece by piece and take next to nothing
     uploads       the blocks and pieces that threads take in at once or pass on to other shards
@@ -34,8 +34,6 @@ from secureps.model.placement import place_groups
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 
-PINNED = 2
-"""Versions in memory of a resident group: the newest, and the one being made."""
 VERSIONS = 3
 FILED = 3
 """Versions of a group with state files: the newest, the one before it, and either the one being
@@ -124,7 +122,6 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     placed = place_groups({g.name: g.blocks for g in groups}, nodes, plan.section.replicas)
     for group in groups:
         most, chain = plan.bounds(group.name).most, plan.chain(group.name)
-        resident = plan.group(group.name).tier != "mapped"
         for block, (primary, *replicas) in enumerate(placed[group.name]):
             slots = group.slots(block)
             sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
@@ -135,10 +132,9 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             for shard in (primary, *replicas):
                 own[shard].setdefault(group.name, []).append(block)
                 files[shard] += FILED * version
-                if resident:
-                    length = 0 if delta is None else delta.length
-                    behind = 0 if delta is None else delta.behind
-                    state[shard] += VERSIONS * (version - length) + behind * length
+                length = 0 if delta is None else delta.length
+                behind = 0 if delta is None else delta.behind
+                state[shard] += VERSIONS * (version - length) + behind * length
                 disk[shard] += most * sealed
             sent[primary] += sealed
             held[primary] += 1
@@ -146,7 +142,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             work = max(work, total + sealed, decoding)
             largest = max(largest, sealed)
     if service.memory is not None:
-        state = {shard: _resident(plan, groups, own[shard], service) for shard in service.shards}
+        state = {shard: _longest(plan, groups, own[shard], service) for shard in service.shards}
     busiest = max(service.shards, key=lambda shard: (state[shard], files[shard]))
     streams = min(service.streams, held[busiest])
     at_once = min(service.threads, service.clients * streams)
@@ -196,24 +192,18 @@ def least_footprint(
     return None
 
 
-def _resident(
+def _longest(
     plan: Plan, groups: Sequence[GroupLayout], own: Mapping[str, list[int]], service: Service
 ) -> int:
-    """Counts a shard's resident bytes within its limit: resident groups, and the next version.
+    """Counts the bytes of the longest version that a shard makes in memory, within its limit.
 
-    A version that is longer than the remaining room is made in a file.
+    A longer version is made in a file.
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
     most = room_to_make(plan, groups, blocks, service.memory, SHARD_THREADS)
-    held = longest = 0
-    for group in groups:
-        version = version_bytes(plan, group, blocks[group.name])
-        if plan.group(group.name).tier == "resident":
-            held += PINNED * version
-        elif version <= most:
-            longest = max(longest, version)
-    return held + longest
+    versions = (version_bytes(plan, group, blocks[group.name]) for group in groups)
+    return max((version for version in versions if version <= most), default=0)
 
 
 def sealing_memory(plan: Plan, group: GroupLayout) -> int:
@@ -252,23 +242,18 @@ def room_to_make(
     memory: int,
     threads: int,
 ) -> int:
-    """Returns the bytes left for the version being made; a longer version is made in a file.
+    """Returns the bytes for the version being made, `memory`; a longer version is made in a file.
 
     `own` has the blocks that are placed on the shard. ConfigError if its limit of `memory` is less
-    than resident groups and the blocks in work take.
+    than the blocks in work take.
     """
-    pinned = largest = 0
-    for group in groups:
-        sizes = [version_bytes(plan, group, (block,)) for block in own[group.name]]
-        largest = max(largest, *sizes, 0)
-        if plan.group(group.name).tier == "resident":
-            pinned += PINNED * sum(sizes)
-    least = pinned + threads * largest
+    sizes = (version_bytes(plan, group, (block,)) for group in groups for block in own[group.name])
+    largest = max(sizes, default=0)
+    least = threads * largest
     if memory < least:
         raise ConfigError(
             f'memory = "{memory_exact(memory)}" is too little for what this shard holds: it works '
-            f'with "{memory_text(least)}" or more, {pinned:,} bytes for {PINNED} versions of '
-            f"groups whose tier is resident, and its longest block, {largest:,} bytes, for each of "
-            f"its threads, {threads}"
+            f'with "{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
+            f"of its threads, {threads}"
         )
-    return memory - pinned
+    return memory

@@ -56,7 +56,7 @@ from secureps.config.plan import (
     PlanSection,
     RecordPrivacySection,
 )
-from secureps.config.sections import parse, read_toml, resolve_paths
+from secureps.config.sections import PINNED, parse, read_toml, resolve_paths
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
@@ -98,6 +98,10 @@ from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 
 MOST_EXAMPLES = 1 << 40
 """The largest bound that a plan may state."""
+
+DEVIATIONS = 3.0
+"""The range of rotated values, in standard deviations of one. Rotated values are about normal, and
+it cuts off 0.3 % of them; a wider range would make every step of the grid wider."""
 
 FEW_BITS = 8
 """`check` warns of a cohort's mean that has fewer bits left than this."""
@@ -312,7 +316,7 @@ class Plan:
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
-        return Plan(parse(PlanSection, section, "the coordinator's plan"), digest)
+        return Plan(parse(PlanSection, section, "the coordinator's plan", PINNED), digest)
 
     def group(self, name: str) -> GroupSection:
         """Returns a group's section; KeyError if there is none."""
@@ -457,7 +461,7 @@ class Plan:
         section = self.group(group)
         if section.adaptive is None:
             return None
-        return AdaptiveClip(clip=section.clip, **section.adaptive.model_dump())
+        return AdaptiveClip(section.clip, section.adaptive.quantile)
 
     def honest(self, group: str) -> int:
         privacy = self.section.privacy
@@ -501,10 +505,10 @@ class Plan:
             return Grid(section.bits, mechanism.range)
         if self.is_exact(group):
             return whole_grid(section)
-        if section.deviations is not None:
+        if section.fits_length:
             # the deviation of a coordinate of a rotated update as long as the clip
             one = section.clip / math.sqrt(values * (section.one_in or 1))
-            return Grid(section.bits, section.deviations * one)
+            return Grid(section.bits, DEVIATIONS * one)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
 
     def chain(self, group: str) -> Chain:
@@ -626,7 +630,7 @@ class Plan:
     def optimizer(self, group: str) -> Optimizer:
         if self.is_sum(group):
             return REPLACING
-        made = build_optimizer(self.group(group).optimizer)
+        made = build_optimizer(self.group(group).optimizer, self.versions(group))
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
@@ -784,7 +788,7 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     Keys with certain defaults are left out: so the text, and the run id, of an older plan are still
     the same as before these keys existed.
     """
-    body = section.model_dump(mode="json", exclude={"federation"})
+    body = section.model_dump(mode="json", exclude={"federation"}, context=PINNED)
     for key in ("work", "scaling", "take_over_after"):
         if body[key] is None:
             del body[key]

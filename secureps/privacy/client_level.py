@@ -372,6 +372,18 @@ def _root_below(x: Fraction) -> float:
 FIRST = 1.0
 """The scale of version 0."""
 
+RATE = 0.2
+"""How fast the clip follows; the paper takes it for all its models. While all updates are cut and
+half should be, the clip doubles in seven versions."""
+
+WEIGHT = 0.5
+"""The distance between the indicator's values, in clips. It makes the noise on updates 3 % larger,
+and the count of short updates has twice the plan's noise multiplier."""
+
+LEAST, MOST = 2.0**-10, 2.0**10
+"""Bounds of the scale: a thousandth of the first clip to a thousand times it, which outlasts a bad
+first guess and keeps all that is computed within float32."""
+
 
 @dataclass(frozen=True)
 class AdaptiveClip:
@@ -406,10 +418,10 @@ class AdaptiveClip:
 
     clip: float
     quantile: float
-    rate: float
-    weight: float
-    least: float
-    most: float
+    rate: float = RATE
+    weight: float = WEIGHT
+    least: float = LEAST
+    most: float = MOST
 
     def __post_init__(self) -> None:
         if not (self.clip * self.least >= 2.0**-100 and self.clip * self.most <= 2.0**100):

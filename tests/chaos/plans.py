@@ -74,7 +74,7 @@ CODECS: dict[str, dict[str, Any]] = {
     "thin": FED_BACK | {"optimizer": {"name": "sgd"}, "pull_bits": 4},
     "noised": {"codec": THIN[:2], "feedback": True, "pull_bits": 4},
     "spans": {
-        "codec": [{"name": "support", "one_in": 3, "every": 2}, "rotate", "round"],
+        "codec": [{"name": "support", "one_in": 3}, "rotate", "round"],
         "bits": 6,
         "pull_bits": 3,
     },
@@ -93,7 +93,7 @@ def plan_of(setting: Setting) -> Plan:
     }
     cipher: dict[str, Any] = {"name": setting.cipher, "capacity": 40}
     if setting.cipher == "rlwe":
-        cipher |= {"holders": HOLDERS, "threshold": THRESHOLD, "envelope_versions": 1}
+        cipher |= {"holders": HOLDERS, "threshold": THRESHOLD}
         group["pull_bits"] = 3
     changes: dict[str, Any] = {}
     if setting.privacy:
@@ -106,6 +106,8 @@ def plan_of(setting: Setting) -> Plan:
     elif "codec" not in CODECS[setting.codec]:
         group["range"] = 1.0
     group |= CODECS[setting.codec]
+    if setting.codec == "spans":
+        group["rule"] = group["rule"] | {"max_staleness": 2}
     if setting.evaluated:
         changes["evaluation"] = {"every": 2, "metrics": METRICS, "most_examples": 4096}
     if setting.judge:

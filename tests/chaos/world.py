@@ -31,6 +31,7 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
+from secureps.roles.holder import holder
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import WORKER, Halt, Leave, Machine
 from secureps.roles.shard.shard import Shard
@@ -278,8 +279,8 @@ class World(Simulation):
     # --- the run ------------------------------------------------------------------
 
     def play(self) -> None:
-        """To the end, or until `stood` says why there is none."""
-        with self._disk.installed():
+        """To the end, or until `stood` says why there is none; holders' keys serve one cohort."""
+        with self._disk.installed(), patch.object(holder, "KEY_COHORTS", 1):
             while not self._ended_well() and self.stood is None and not self.given_up:
                 try:
                     if not self.loop.run(self._next):

@@ -126,6 +126,8 @@ def test_a_key_that_is_gone_names_what_to_do() -> None:
         parse(FederationSection, federation, "plan.toml")
     with pytest.raises(ConfigError, match="sealing: unknown key"):
         parse(FederationSection, {**federation, "drop": [], "sealing": "gpu"}, "plan.toml")
+    with pytest.raises(ConfigError, match=r"shards_wait: this key is gone: .* 600\.0 in every"):
+        parse(PlanSection, PLAN | {"shards_wait": 5.0}, "plan.toml")
 
 
 def test_a_sections_keys_are_listed_once() -> None:

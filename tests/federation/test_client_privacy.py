@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
+from secureps.privacy.client_level import AdaptiveClip
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
@@ -264,13 +266,15 @@ def test_a_lost_version_is_made_again_at_its_scale(tmp_path: Path) -> None:
     assert scales(play) == scales(unharmed)
 
 
-def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
+def test_a_mean_is_in_the_units_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever the clip is, an update that passes whole moves the model by itself."""
     sent: dict[tuple[str, int], NDArray[np.float32]] = {}
-    adaptive = {"least": 2.0**-10, "rate": 1.0}
+    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=1.0))
     optimizer = {"name": "sgd", "learning_rate": 1.0}
     privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-5, "budget": 1e15}
-    wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
+    wanted = group(clip=10.0, optimizer=optimizer, bits=24)
     plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
     simulation = small_federation(plan, tmp_path)
     keep = make_update
@@ -297,13 +301,16 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
         assert moved == pytest.approx(mean, abs=3e-4)
 
 
-def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) -> None:
+def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rate 0: what is sealed is the fixed clip's update with an indicator behind, under noise of
     zeta times the enlarged norm, bit for bit; and what is made of it is the plain mean."""
+    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=0.0))
     plan = adaptive_plan(
         "local",
         "plain",
-        group=[group(adaptive={"rate": 0.0}, optimizer={"name": "sgd", "learning_rate": 1.0})],
+        group=[group(optimizer={"name": "sgd", "learning_rate": 1.0})],
         versions=1,
     )
     updates: dict[str, NDArray[np.float32]] = {}
@@ -342,10 +349,11 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_count_is_published_under_noise_and_never_without(
-    placement: str, tmp_path: Path
+    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody stands still, so all pass: what is seen of the count is the noise on it."""
-    own, cipher = group(adaptive={"rate": 1.0}), least_cipher(placement)
+    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=1.0))
+    own, cipher = group(), least_cipher(placement)
     plan = adaptive_plan(placement, cipher, group=[own], versions=12)
     simulation = small_federation(plan, tmp_path, kind=Still)
     simulation.run()

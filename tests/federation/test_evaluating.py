@@ -40,6 +40,7 @@ from secureps.run.up.folder import client_names
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_directories
 from tests.kits.evaluations import (
+    FINE,
     METRICS,
     MOST_HELD_OUT,
     Examiner,
@@ -536,7 +537,7 @@ def reporters() -> dict[str, Reporter]:
 
 
 def reporting() -> Any:
-    return evaluated_plan(evaluation={"reports": REPORTS, "bits": 24})
+    return evaluated_plan(evaluation={"reports": REPORTS}, group=FINE)
 
 
 def test_each_report_is_a_mean_weighted_by_its_own_examples(tmp_path: Path) -> None:

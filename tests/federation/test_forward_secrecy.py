@@ -47,10 +47,17 @@ from tests.kits.federations import (
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
 
-def rotating(every: int = 1, cipher: str = "rlwe", seconds: float = 3600.0, **changes: Any) -> Plan:
-    """A plan whose holders take another key after so many cohorts, or so long."""
-    serves = {"envelope_versions": every, "envelope_seconds": seconds}
-    section = {**CIPHERS[cipher], "capacity": 8, **serves}
+def rotating(
+    monkeypatch: pytest.MonkeyPatch,
+    every: int = 1,
+    cipher: str = "rlwe",
+    seconds: float = 3600.0,
+    **changes: Any,
+) -> Plan:
+    """Makes a plan; its holders take another key after so many cohorts, or so long."""
+    monkeypatch.setattr("secureps.roles.holder.holder.KEY_COHORTS", every)
+    monkeypatch.setattr("secureps.roles.holder.holder.KEY_SECONDS", seconds)
+    section = {**CIPHERS[cipher], "capacity": 8}
     plain = small_plan(**changes).section.model_dump(exclude_unset=True)
     return Plan(parse(PlanSection, plain | {"cipher": section}, "test"))
 
@@ -155,7 +162,7 @@ def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
         return key
 
     monkeypatch.setattr(EnvelopeKeyFiles, "_generate", kept)
-    with on_files(rotating(), tmp_path, monkeypatch) as (simulation, kit):
+    with on_files(rotating(monkeypatch), tmp_path, monkeypatch) as (simulation, kit):
         made[0] = keys_of(simulation, "holder-1").make(0).to_bytes()[-96:]
         group = simulation.coordinator.federation.groups["all"]
         simulation.run(
@@ -205,9 +212,9 @@ def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
 
 
 def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulation = small_federation(rotating(versions=5), tmp_path)
+    simulation = small_federation(rotating(monkeypatch, versions=5), tmp_path)
     group = simulation.coordinator.federation.groups["all"]
     simulation.run(lambda: group.version >= 2)
     simulation.kill("holder-3")
@@ -223,7 +230,7 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = unharmed(versions=5)[0]
-    with on_files(rotating(2, versions=5), tmp_path, monkeypatch) as (simulation, kit):
+    with on_files(rotating(monkeypatch, 2, versions=5), tmp_path, monkeypatch) as (simulation, kit):
         federation = simulation.coordinator.federation
         simulation.run(lambda: federation.keys.number("holder-1") == 1)
         simulation.run(lambda: len(federation.groups["all"].receipts) == 6)
@@ -252,7 +259,7 @@ def test_when_the_run_is_over_no_key_is_left(
     away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a holder that hears of it only when it is started again."""
-    with on_files(rotating(2), tmp_path, monkeypatch) as (simulation, kit):
+    with on_files(rotating(monkeypatch, 2), tmp_path, monkeypatch) as (simulation, kit):
         group = simulation.coordinator.federation.groups["all"]
         simulation.run(lambda: group.version >= 3)
         if away:
@@ -270,9 +277,11 @@ def test_when_the_run_is_over_no_key_is_left(
         assert journalled(simulation, KeyReplaced, "holder-1") == replaced, "it takes no more"
 
 
-def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_path: Path) -> None:
+def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A coordinator that says nothing of keys keeps none alive, and nobody is accused for it."""
-    simulation = small_federation(rotating(1000, seconds=1e9), tmp_path)
+    simulation = small_federation(rotating(monkeypatch, 1000, seconds=1e9), tmp_path)
     stop_in_a_full_round(simulation, 1)
     for holder in HOLDERS[1:]:
         simulation.start(holder)
@@ -292,9 +301,11 @@ def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_p
     assert {r.keys for r in received(simulation)} == {(0, 0, 0, 0), (1, 1, 1, 1)}
 
 
-def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
+def test_what_enough_others_can_open_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One holder that erased its key says nothing of the envelope, and refuses its share."""
-    simulation = small_federation(rotating(1000), tmp_path)
+    simulation = small_federation(rotating(monkeypatch, 1000), tmp_path)
     stop_in_a_full_round(simulation, 1)
     for days in (0.0, KEPT):
         calendar(simulation, SOME_DAY + days, ("holder-0",))

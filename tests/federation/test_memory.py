@@ -21,6 +21,7 @@ from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.submission import UPDATE
 from secureps.policy.memory import footprint, sealing_memory
+from secureps.policy.plan import Plan
 from secureps.roles.member.tasks import Contribute, SealOn
 from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import assume_service
@@ -49,10 +50,8 @@ LITTLE = 16 * 4 * 3
 """Bytes: the least for blocks of 16 values and Adam's two vectors; a group has seven or eight."""
 
 
-def plan_of(cipher: str, **group: Any) -> Any:
-    plan = small_plan(cipher, versions=3, block_size=16)
-    own = plan.section.group[0].model_copy(update=group)
-    return small_plan(cipher, versions=3, block_size=16, group=[own.model_dump(exclude_none=True)])
+def plan_of(cipher: str) -> Plan:
+    return small_plan(cipher, versions=3, block_size=16)
 
 
 @cache
@@ -64,24 +63,14 @@ def with_enough(cipher: str) -> Tensors:
 
 
 @pytest.mark.parametrize(
-    ("cipher", "memory", "tier"),
-    [
-        ("plain", LITTLE, None),
-        ("rlwe", LITTLE, None),
-        ("plain", 40 * LITTLE, None),
-        ("plain", None, "mapped"),
-        ("plain", 40_000, "resident"),
-    ],
+    ("cipher", "memory"), [("plain", LITTLE), ("rlwe", LITTLE), ("plain", 40 * LITTLE)]
 )
-def test_memory_changes_no_bit(
-    cipher: str, memory: int | None, tier: str | None, tmp_path: Path
-) -> None:
-    plan = plan_of(cipher, tier=tier)
-    play = small_federation(plan, tmp_path, Conditions(memory=memory))
+def test_memory_changes_no_bit(cipher: str, memory: int, tmp_path: Path) -> None:
+    play = small_federation(plan_of(cipher), tmp_path, Conditions(memory=memory))
     play.run(lambda: finished(play))
     assert same(play.model(), with_enough(cipher))
     used = memory_used(play.coordinator.telemetry)
-    assert used.keys() == (set() if memory is None else {"shard-0", "shard-1"})
+    assert used.keys() == {"shard-0", "shard-1"}
     for each in used.values():
         assert each.memory == memory
         assert each.resident <= each.memory

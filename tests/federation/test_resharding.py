@@ -184,8 +184,13 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
     assert not journalled(play, CohortBurnt)
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secureps.roles.coordinator.resharding.SHARDS_WAIT", 5.0)
+
+
 def doubled(**changes: Any) -> Plan:
-    return sharded(**({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
+    return sharded(**({"shards": 3, "replicas": 2} | changes))
 
 
 @pytest.mark.parametrize(
@@ -227,10 +232,13 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path)
     assert (lost in placement(play).shards, placement(play).epoch) == (True, 2)
 
 
-def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path: Path) -> None:
+def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it has of the run does not count: it is told so, and added with nothing."""
+    monkeypatch.setattr("secureps.roles.coordinator.resharding.SHARDS_WAIT", 0.5)
     expected = expected_model(MANY)
-    play = federation(doubled(shards_wait=0.5, versions=MANY), tmp_path)
+    play = federation(doubled(versions=MANY), tmp_path)
     play.run(at_event(moments(doubled)[0]))
     play.kill("shard-1")
     play.run(lambda: "shard-1" not in placement(play).shards)
@@ -367,7 +375,7 @@ def copies_agree(simulation: Simulation) -> None:
         assert first == second
 
 
-PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2, shards_wait=5.0)
+PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2)
 """Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
 
 

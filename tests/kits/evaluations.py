@@ -37,6 +37,18 @@ class Examiner(Walker):
 
 MOST_HELD_OUT = 4096
 
+FINE = [
+    {
+        "clip": 3.0,
+        "range": 1.0,
+        "bits": 24,
+        "most_examples": 32,
+        "rule": {"quorum": 6, "deadline": 10.0},
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+    }
+]
+"""The group of `small_plan`, whose values and metrics have as many bits as can be."""
+
 
 def evaluated_plan(cipher: str = "plain", every: int = 2, **changes: Any) -> Plan:
     """Five versions, of which every second one and the last are evaluated by six clients."""

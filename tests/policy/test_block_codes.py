@@ -44,8 +44,8 @@ def test_another_block_version_model_or_group_has_another_support() -> None:
 
 def test_without_rounds_all_members_of_a_cohort_send_the_same_values() -> None:
     """Members may have any base of the period: their shard decodes by the first."""
-    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
-    stays = [{"name": "support", "one_in": 3, "every": 3}]
+    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0, "max_staleness": 3}
+    stays = [{"name": "support", "one_in": 3}]
     plan = small_plan(group=[{"codec": stays, "rule": rule}])
     trained = ((3, b""), (4, BASE), (5, bytes(32)), (6, b""))
     codes = [block_code(plan, LAYOUT, 1, version, base) for version, base in trained]

@@ -1,5 +1,6 @@
 """Plans are refused with a reason, and their text is the same for all parties."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ deadline = 30
 [group.optimizer]
 name = "adam"
 learning_rate = 0.01
-schedule = {{ name = "cosine", total_steps = 3 }}
+schedule = {{ name = "cosine" }}
 """
 
 
@@ -340,6 +341,38 @@ def test_every_other_key_changes_the_run() -> None:
 def test_garbage_is_no_plan(text: str) -> None:
     with pytest.raises((PlanRefused, ConfigError), match="the coordinator's plan"):
         Plan.from_text(text)
+
+
+def test_a_text_has_the_keys_of_older_plans_and_is_read_whatever_they_say() -> None:
+    """So an older plan keeps its run id, and its checkpoints and audit logs are read."""
+    stream = {"name": "buffered", "buffer": 5, "power": 0.0}
+    sent = [{"name": "support", "one_in": 4}, "rotate", "round"]
+    evaluation = {"every": 1, "metrics": {"accuracy": 1.0}}
+    for made in (
+        plan(replicas=2, evaluation=evaluation),
+        plan(group=[{"rule": stream, "codec": sent, "clip": 1.0}]),
+        plan(privacy=CLIENT | {"placement": "local"}, group=[group(adaptive={})]),
+    ):
+        older = json.loads(made.text)
+        body = older["plan"]
+        (own,) = body["group"]
+        former: list[tuple[dict[str, Any], str, Any, Any]] = [
+            (body["cipher"], "envelope_versions", 10, 1),
+            (own["optimizer"]["schedule"], "total_steps", 100, 3),
+        ]
+        if "replicas" in body:
+            former.append((body, "shards_wait", 600.0, 5.0))
+            former.append((body["evaluation"], "bits", None, 24))
+        if "codec" in own:
+            former.append((own["codec"][0], "every", None, 3))
+            former.append((own["codec"][2], "deviations", 3.0, 2.0))
+        if "adaptive" in own:
+            former.append((own["adaptive"], "rate", 0.2, 1.0))
+        for table, key, default, other in former:
+            assert table[key] == default
+            table[key] = other
+        own["tier"] = "mapped"
+        assert Plan.from_text(json.dumps(older)) == made
 
 
 def test_an_unsound_text_is_refused_too() -> None:

@@ -34,21 +34,10 @@ def test_differences_and_what_they_leave_over_are_counted() -> None:
     assert version_bytes(plan, group, (0,)) == 2 * 4 * 16 + 1 + 8
 
 
-def test_what_is_not_for_resident_versions_is_for_the_one_that_is_made() -> None:
-    assert room(plan_of(), 400) == 400
-    assert room(plan_of(tier="mapped"), 400) == 400
-    assert room(plan_of(tier="resident"), 400) == 400 - 2 * 128
-
-
-@pytest.mark.parametrize(
-    ("group", "threads", "least"),
-    [({}, 1, 64), ({}, 3, 192), ({"tier": "resident"}, 1, 320), ({"tier": "mapped"}, 1, 64)],
-)
-def test_too_little_is_refused_with_the_least_that_works(
-    group: dict[str, Any], threads: int, least: int
-) -> None:
-    plan = plan_of(**group)
-    room(plan, least, threads)
+@pytest.mark.parametrize(("threads", "least"), [(1, 64), (3, 192)])
+def test_too_little_is_refused_with_the_least_that_works(threads: int, least: int) -> None:
+    plan = plan_of()
+    assert room(plan, least, threads) == least
     with pytest.raises(ConfigError, match=r'is too little for .*it works with "1 KiB" or more'):
         room(plan, least - 1, threads)
 

@@ -22,15 +22,7 @@ LENGTH = 12
 
 
 def moving(**changes: Any) -> AdaptiveClip:
-    facts = {
-        "clip": 0.5,
-        "quantile": 0.5,
-        "rate": 0.2,
-        "weight": 0.5,
-        "least": 2.0**-10,
-        "most": 2.0**10,
-    }
-    return AdaptiveClip(**(facts | changes))
+    return AdaptiveClip(**({"clip": 0.5, "quantile": 0.5} | changes))
 
 
 def mechanism(clip: AdaptiveClip, placement: Placement, honest: int = 1) -> ClientMechanism:

@@ -73,6 +73,11 @@ class Schedule:
         return 2 if at == self.last else 1
 
 
+LEAST_BITS = 12
+"""Bits of a metric where the model's values have fewer: an accuracy then travels in steps of
+0.05 %, and metrics are so few that their bits cost nothing."""
+
+
 def evaluation_group(section: PlanSection) -> GroupSection | None:
     """Builds the group of the metrics; None unless clients evaluate.
 
@@ -83,12 +88,12 @@ def evaluation_group(section: PlanSection) -> GroupSection | None:
     if own is None or own.evaluator is not None:
         return None
     private = isinstance(section.privacy, ClientPrivacySection)
-    bits, most = own.bits, own.most_examples or _stated(section)
+    most = own.most_examples or _stated(section)
     return GroupSection(
         name=EVALUATION,
         pattern="",
         clip=math.sqrt(len(own.contributed)),
-        bits=bits if bits is not None else max(group.bits for group in section.group),
+        bits=max(LEAST_BITS, *(group.bits for group in section.group)),
         range=None if private else 1.0,
         weighting="uniform" if private or most is None else "examples",
         most_examples=most,
@@ -174,10 +179,10 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
                 f"evaluation.stop.target: {own.stop.target:g} is never reached: {name} is within "
                 f"+-{most:g} (evaluation.metrics)"
             )
-    if own.evaluator is not None and (own.rule or own.bits or own.most_examples):
+    if own.evaluator is not None and (own.rule or own.most_examples):
         raise PlanRefused(
-            "evaluation: one designated evaluator speaks in the clear and for itself: rule, bits "
-            "and most_examples are for clients; remove them or the evaluator"
+            "evaluation: one designated evaluator speaks in the clear and for itself: rule and "
+            "most_examples are for clients; remove them or the evaluator"
         )
 
 

@@ -44,16 +44,12 @@ from secureps.privacy.ledger import OWN_DELTA
 
 
 def refuse_replicas(section: PlanSection) -> None:
-    """Refuses more copies than shards, or `shards_wait` without copies (PlanRefused)."""
+    """Refuses more copies than shards (PlanRefused)."""
     copies = section.replicas
     if copies > section.shards:
         raise PlanRefused(
             f"replicas: {copies} copies of every block lie on as many shards, and there are "
             f"{section.shards}: raise shards to {copies} or lower replicas"
-        )
-    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
-        raise PlanRefused(
-            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
         )
 
 
@@ -242,31 +238,19 @@ def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Pr
             "must be sent as it is: remove codec or adaptive"
         )
     if "support" in names:
-        _refuse_support(section, rounds)
+        _refuse_support(section)
     if "round" in names:
         _refuse_range(section, names, rounds, privacy)
     if section.feedback:
         _refuse_feedback(section, rounds, versions)
 
 
-def _refuse_support(section: GroupSection, rounds: bool) -> None:
-    rule = section.rule.name
-    if rounds and section.support_every is not None:
-        raise PlanRefused(
-            "codec: support.every is for rules without rounds; with them every version has a "
-            "support of its own: remove every"
-        )
+def _refuse_support(section: GroupSection) -> None:
     if isinstance(section.rule, SspSection):
         raise PlanRefused(
             'codec: rule "ssp" waits for an update of every member, of whichever version, and '
             'members of a cohort must send the same part of the model: take rule "sync" or '
             '"buffered", or leave support out'
-        )
-    if not rounds and section.support_every is None:
-        raise PlanRefused(
-            f'codec: members of a cohort must send the same part of the model, and rule "{rule}" '
-            "adds up updates of several versions: state support.every, for how many versions it "
-            'stays the same, or take rule "sync"'
         )
 
 

@@ -270,11 +270,10 @@ def _demand_few(tx: Transaction, holder: str) -> None:
 
     Otherwise a holder that announces one key after another would fill the journals of all clients.
     """
-    seconds = min(BETWEEN, tx.plan.section.cipher.envelope_seconds)
     cohorts = sum(group.number + 1 for group in tx.federation.groups.values())
-    if tx.federation.keys.count(holder) >= AT_ONCE + 2 * (cohorts + int(tx.now / seconds)):
+    if tx.federation.keys.count(holder) >= AT_ONCE + 2 * (cohorts + int(tx.now / BETWEEN)):
         text = f"{holder} has announced more keys than can have served: the next ones wait"
-        raise NotReady(text, retry_after=seconds)
+        raise NotReady(text, retry_after=BETWEEN)
 
 
 def check_keys(tx: Transaction, receipt: Receipt) -> None:

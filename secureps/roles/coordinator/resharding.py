@@ -11,9 +11,9 @@ and sending.
    from it and the outboxes if a disk is lost.
 4  The placement is in force. Clients send by it, and shards delete blocks that are not theirs.
 
-A shard leaves the run if it is away for the plan's `shards_wait`, and each of its blocks lies on
-another shard that is here and has the committed version. A move under way is given up then, and
-begins anew by the placement without that shard.
+A shard leaves the run if it is away for SHARDS_WAIT seconds, and each of its blocks lies on another
+shard that is here and has the committed version. A move under way is given up then, and begins anew
+by the placement without that shard.
 """
 
 from __future__ import annotations
@@ -319,6 +319,10 @@ def measure_move(tx: Transaction) -> Move | None:
 
 # --- shards that leave --------------------------------------------------------------
 
+SHARDS_WAIT = 600.0
+"""Seconds until an absent shard leaves. A machine that restarts is back by then, and the others
+need not copy its blocks."""
+
 
 def drop_absent_shard(tx: Transaction) -> float | None:
     """Has a shard leave that was away for too long; returns when the next one may have to."""
@@ -328,11 +332,11 @@ def drop_absent_shard(tx: Transaction) -> float | None:
     for shard in tx.federation.placed:
         if shard in tx.watchers:
             continue
-        at = tx.sessions.away.setdefault(shard, tx.now) + tx.plan.section.shards_wait
+        at = tx.sessions.away.setdefault(shard, tx.now) + SHARDS_WAIT
         if tx.now < at:
             until.append(at)
         elif not find_sole_blocks(tx, shard):
-            away = f"away for {tx.plan.section.shards_wait:g} seconds; others hold its blocks"
+            away = f"away for {SHARDS_WAIT:g} seconds; others hold its blocks"
             depart(tx, shard, away)
             return tx.now  # look again: another shard may have to leave too
     return min(until, default=None)

@@ -56,12 +56,12 @@ class CommitteeHolder(Holder):
         if isinstance(event, Configure) and self.known.keys.announced is not None:
             step.tell(self.known.keys.announced)  # it may not have reached the coordinator
         if self.is_pinned:
-            unix, section = self.follower.unix, self.pinned.plan.section.cipher
+            unix = self.follower.unix
             self._erase(step, self.known.keys.overdue_below(unix))
             over = isinstance(event, Finish) and not event.failure  # a failed run may be resumed
             if over and sender == COORDINATOR:  # erase all keys, even one that is being made
                 self._erase(step, self.known.keys.number + 1 + self._announcing)
-            due = self.known.keys.number_to_announce(section, unix)
+            due = self.known.keys.number_to_announce(unix)
             if due is not None and not self._announcing:
                 self._announcing = True
                 step.effects.append(Work(AnnounceKey(due, self.known.keys.least)))

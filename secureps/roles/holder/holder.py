@@ -27,8 +27,8 @@ and `_check_unbound` refuse cohorts that could be subtracted from an opened one
 (`policy.cohorts.suspicion`). `_check_bases` stops a server that gives clients different models.
 `_check_committee` stops two committees from opening one base version.
 
-Envelope keys change so that a stolen key opens little. `KeyRotation` replaces a key after as many
-cohorts or seconds as the plan says. A replaced key is erased when the coordinator does not need it
+Envelope keys change so that a stolen key opens little. `KeyRotation` replaces a key after
+KEY_COHORTS cohorts or KEY_SECONDS. A replaced key is erased when the coordinator does not need it
 any more, and at the latest KEPT seconds later. All are erased when the run ends without a failure.
 The kit's own key, which may be of any age, is replaced when the run begins; a holder without a
 calendar replaces it after its first cohorts.
@@ -43,7 +43,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from secureps.config.plan import CipherSection
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
@@ -130,6 +129,11 @@ def name_of(cohort: Cohort) -> Name:
 
 # --- ledger ------------------------------------------------------------------------
 
+KEY_COHORTS = 10
+KEY_SECONDS = 3600.0
+"""What a key serves at most. A stolen key opens no more than that; a new key costs each client a
+message, and a holder a file that is synced."""
+
 KEPT = 24 * 3600.0
 """Seconds after which a replaced key is erased at the latest."""
 
@@ -169,7 +173,7 @@ class KeyRotation:
         """The number of the newest key; 0 is the kit's."""
         return 0 if self.announced is None else self.announced.number
 
-    def number_to_announce(self, section: CipherSection, unix: float | None) -> int | None:
+    def number_to_announce(self, unix: float | None) -> int | None:
         """Returns the number of the key to announce now; None for nothing to announce.
 
         Args:
@@ -177,10 +181,10 @@ class KeyRotation:
         """
         if self.least > self.number:
             return None  # the run is over
-        served = self._served >= section.envelope_versions
+        served = self._served >= KEY_COHORTS
         if self.announced is None:
             return 1 if unix is not None or served else None
-        late = unix is not None and unix - self._began >= section.envelope_seconds
+        late = unix is not None and unix - self._began >= KEY_SECONDS
         if served or late:
             return self.number + 1
         return self.number if self.announced.least < self.least else None

@@ -542,7 +542,7 @@ def _warn_of_coarse_steps(plan: Plan, metrics: Sequence[Metric], examples: int) 
             f"evaluation: a mean of {members} clients like the one tried keeps {left:.1f} of "
             f"{group.bits} bits: {worst.name}, {worst.value:.3g} of version 0, is told in steps of "
             f"{steps[worst]:.2g}; take{weighs} a magnitude smaller than {most[worst.name]:g}, or "
-            "more bits"
+            "more bits in a group"
         )
 
 

@@ -192,7 +192,7 @@ class States:
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
         digest = self._write(group, made)
-        if self.tiers.is_resident(group, made.version):
+        if not self.tiers.bounded:
             self._keep(group, made)
         return digest
 
@@ -235,7 +235,7 @@ class States:
         found = self._loaded(group, version)
         if found is None or not found.optimizer:
             found = self._recover(group, version)
-            if found.mapped or self.tiers.is_resident(group, version):
+            if found.mapped or not self.tiers.bounded:
                 self._keep(group, found)
         return found
 
@@ -258,7 +258,7 @@ class States:
 
         Reading the optimizer's vectors too would push other blocks out of the page cache.
         """
-        if self.tiers.is_resident(group, version) or self._state.own(group) != (block,):
+        if not self.tiers.bounded or self._state.own(group) != (block,):
             return None
         with suppress(ClientError, DamagedStore, LookupError, ValueError):
             (digest,) = self._state.group(group).states[version].blocks
@@ -378,7 +378,7 @@ class States:
         They are values in memory, or else their places in the version's own state file.
         """
         made = self._in_memory(group, version)
-        if made is None and not self.tiers.is_resident(group, version):
+        if made is None and self.tiers.bounded:
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
                 return find_tensors(self._file(group, version), record.state)
@@ -438,7 +438,7 @@ class States:
         digest = record.state
         path = self._file(group, version)
         try:
-            if not self.tiers.is_resident(group, version):
+            if self.tiers.bounded:
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
@@ -519,9 +519,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-SHORT = 1 << 20
-"""Bytes up to which a version is made in memory although its tier is mapped."""
-
 
 def nowhere() -> Iterator[Path]:
     return iter(())
@@ -566,7 +563,7 @@ class Tiers:
 
     Args:
         folder: versions that are too long for memory are made in its file system.
-        limit: without one all versions are resident, except in groups whose tier is mapped.
+        limit: without one all versions are in memory; with one none but the one being made.
     """
 
     def __init__(self, state: ShardState, folder: Path, limit: Limit) -> None:
@@ -582,20 +579,11 @@ class Tiers:
     def bounded(self) -> bool:
         return self._limit.memory is not None
 
-    def is_resident(self, group: str, version: int) -> bool:
-        """True if a version belongs in memory; with a limit, only a group's newest one may."""
-        tier = self._tier(group)
-        if not self.bounded:
-            return tier != "mapped"
-        newest = max(list(self._state.group(group).states), default=version)
-        return tier == "resident" and version >= newest
-
-    def allocate(self, group: str, size: int) -> Allocate:
+    def allocate(self, size: int) -> Allocate:
         """Chooses where to make a version of so many bytes: in memory, or in a nameless file."""
-        tier = self._tier(group)
-        if tier == "resident" or (tier is None and not self.bounded):
+        if not self.bounded or size <= self._room_in_memory():
             return in_memory
-        return in_memory if size <= self._room_in_memory() else self._scratch.vector
+        return self._scratch.vector
 
     @contextmanager
     def count_use(self) -> Iterator[None]:
@@ -620,12 +608,7 @@ class Tiers:
         }
         return tuple(Figure(name, float(value)) for name, value in known.items())
 
-    def _tier(self, group: str) -> str | None:
-        return self._state.pinned.plan.group(group).tier
-
     def _room_in_memory(self) -> int:
-        if not self.bounded:
-            return SHORT
         pinned = self._state.pinned
         if self._room is None or self._epoch != pinned.placement.epoch:
             self._room = self._limit.room(self._state.name, pinned)

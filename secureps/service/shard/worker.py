@@ -367,7 +367,7 @@ class ShardWorker(Worker):
         group, layout = task.group, self._layout(task.group)
         own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
         sizes = {block: layout.span(block)[1] - layout.span(block)[0] for block in own}
-        allocate = self._states.tiers.allocate(group, FLOAT_BYTES * sum(sizes.values()))
+        allocate = self._states.tiers.allocate(FLOAT_BYTES * sum(sizes.values()))
         values = lay_out(sizes, allocate)
         if task.keys is not None:
             for block, key in zip(own, task.keys, strict=True):
@@ -416,7 +416,7 @@ class ShardWorker(Worker):
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
-        allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
+        allocate = self._states.tiers.allocate(before.nbytes)
         stepping = Stepping(plan, layout, cohort, before, allocate)
 
         def step_block(at: tuple[int, int]) -> GroupValues:

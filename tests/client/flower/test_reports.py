@@ -12,7 +12,7 @@ from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.errors import ConfigError
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from tests.kits.evaluations import metrics_of
+from tests.kits.evaluations import FINE, metrics_of
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, initial_of, project, write
 from tests.kits.nursery import ROOT
@@ -90,10 +90,9 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
         "every": 1,
         "metrics": {"eval_loss": 8.0},
         "reports": {"train": {"fits": 4000.0}, "query.ages": {"mean": 120.0}},
-        "bits": 24,
         "most_examples": 60,
     }
-    plan = small_plan("rlwe", versions=2, local=[], evaluation=evaluation)
+    plan = small_plan("rlwe", versions=2, local=[], evaluation=evaluation, group=FINE)
     own = [tmp_path / "run" / name for name in client_names(6)]
     simulation = small_federation(plan, tmp_path / "run", kind=lambda i: app(tmp_path, own[i], i))
     simulation.run()
@@ -137,8 +136,8 @@ def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path
     script = Script(write(tmp_path, ASKING + added))
     bins = {f"{name}.{i}": 20.0 for name in ("width", "length") for i in range(9)}
     reports = {"query": bins, "query.ages": {"mean": 120.0}}
-    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": reports, "bits": 24}
-    plan = small_plan("plain", versions=2, local=[], evaluation=evaluation)
+    evaluation = {"every": 1, "metrics": {"asked": 1.0}, "reports": reports}
+    plan = small_plan("plain", versions=2, local=[], evaluation=evaluation, group=FINE)
     given: list[dict[str, Setting]]
     given = [{"partition": i, "initial": str(initial)} for i in range(6)]
     simulation = small_federation(plan, tmp_path / "run", kind=lambda i: script.make(given[i]))

@@ -278,7 +278,7 @@ def test_they_step_as_the_strategy_does(strategy: Any, settings: OptimizerSectio
         betas=(beta, 0.95),
         tau=0.01,
     )
-    optimizer, rng = build_optimizer(own), np.random.default_rng(1)
+    optimizer, rng = build_optimizer(own, 8), np.random.default_rng(1)
     values = theirs = rng.standard_normal(40).astype(np.float32)
     state = optimizer.init(values)
     for number in range(1, 9):

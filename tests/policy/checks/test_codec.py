@@ -29,9 +29,8 @@ def refused(group: dict[str, Any], **more: Any) -> str:
         ({"codec": ["rotat"]}, "did you mean rotate? known are support"),
         ({"codec": ["support"]}, "one_in"),
         ({"codec": [{"name": "support", "one_in": 1}]}, "one_in"),
-        ({"codec": [SUPPORT], "rule": STREAM}, "state support.every, for how many versions"),
-        ({"codec": [SUPPORT | {"every": 3}]}, "every version has a support of its own"),
-        ({"codec": [SUPPORT | {"every": 3}], "rule": SSP}, 'take rule "sync" or "buffered"'),
+        ({"codec": [SUPPORT | {"every": 3}]}, "every: this key is gone"),
+        ({"codec": [SUPPORT], "rule": SSP}, 'take rule "sync" or "buffered"'),
         ({"codec": ["round"], "clip": 1.0}, "add rotate before it"),
         ({"codec": ["rotate", "round"]}, "state clip, about as long as updates are"),
         ({"codec": ["rotate", "round"], "clip": 1.0, "range": 1.0}, "remove one"),
@@ -66,9 +65,9 @@ def test_what_adds_up_is_taken_and_changes_the_run_only_if_it_is_there() -> None
     plain = small_plan()
     assert '"codec"' not in plain.text
     assert '"feedback"' not in plain.text
-    thin = {"codec": [SUPPORT, "rotate", {"name": "round", "deviations": 2}], "clip": 1.0}
+    thin = {"codec": [SUPPORT, "rotate", "round"], "clip": 1.0}
     plan = small_plan(group=[{"rule": RULE, "feedback": True} | thin])
     assert type(plan).from_text(plan.text).section == plan.section
-    assert plan.grid("all", 100).range == 2 / 20  # of one in 4 of 400 values
+    assert plan.grid("all", 100).range == 3 * (1 / 20)  # of one in 4 of 400 values
     streamed = small_plan(group=[{"rule": STREAM, "clip": 1.0, "codec": ["rotate", "round"]}])
     assert streamed.chain("all").rotates

@@ -14,12 +14,6 @@ def test_no_more_copies_than_shards() -> None:
         small_plan(replicas=3)
 
 
-def test_nobody_leaves_who_has_the_only_copy() -> None:
-    assert small_plan(replicas=2, shards_wait=5.0).section.shards_wait == 5.0
-    with pytest.raises(PlanRefused, match="shards_wait: without copies"):
-        small_plan(shards_wait=5.0)
-
-
 def test_one_copy_is_no_part_of_the_text() -> None:
     assert small_plan(replicas=1).text == small_plan().text
     assert small_plan(replicas=2).text != small_plan().text

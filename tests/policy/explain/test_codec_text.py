@@ -36,11 +36,13 @@ def test_what_is_sent_and_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("deviations", [0.5, 3.0, 30.0, 1000.0])
-def test_the_noise_of_rounding_is_that_of_rounding(deviations: float) -> None:
+def test_the_noise_of_rounding_is_that_of_rounding(
+    deviations: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of normal values as long as the clip, which a range that fits does not cut off."""
-    stage = {"name": "round", "deviations": deviations}
+    monkeypatch.setattr("secureps.policy.plan.DEVIATIONS", deviations)
     plan = small_plan(
-        group=[{"rule": {"quorum": 6}, "codec": ["rotate", stage], "clip": 4.0, "bits": 6}]
+        group=[{"rule": {"quorum": 6}, "codec": ["rotate", "round"], "clip": 4.0, "bits": 6}]
     )
     values = 1 << 16
     layout = GroupLayout("all", (), values, values)

@@ -73,14 +73,14 @@ def test_copies_are_counted_where_they_lie() -> None:
         ({"policy": "rule", "least_shards": 4}, None, None),
         ({"policy": "rule", "least_shards": 2}, None, 2),
         ({"policy": "fitted"}, None, 1),
-        ({"policy": "fitted"}, 6000, 2),
+        ({"policy": "fitted"}, 6000, 1),
     ],
 )
 def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
     scaling: dict[str, object] | None, memory: int | None, left: int | None
 ) -> None:
-    """No shard is drained if another's limit would be too little for the rest."""
-    table = {"rule": RULE, "tier": "resident"}
+    """Within a limit, of what the one version that is made takes."""
+    table = {"rule": RULE}
     plan = make_plan("plain", group=[table], shards=4, scaling=scaling)
     service = replace(SERVICE, shards=tuple(f"shard-{i}" for i in range(4)), memory=memory)
     groups = plan.lay_out_sizes({"all": 960})
@@ -109,17 +109,6 @@ def test_within_a_limit_only_what_is_made_is_in_the_process(memory: int | None, 
     made = need(plan, 60, service)
     assert (made.state, made.files, made.limit) == (state, 3 * 240, memory)
     assert made.memory == need(plan, 60).memory - 3 * 240 + state
-
-
-@pytest.mark.parametrize(
-    ("tier", "memory", "state"),
-    [("mapped", None, 0), ("mapped", 1 << 20, 240), ("resident", 1 << 20, 2 * 240)],
-)
-def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int) -> None:
-    made = need(
-        make_plan(group=[{"rule": RULE, "tier": tier}]), 60, replace(SERVICE, memory=memory)
-    )
-    assert (made.state, made.files) == (state, 3 * 240)
 
 
 def test_too_little_is_refused() -> None:

@@ -149,11 +149,11 @@ def test_a_key_is_kept_for_receipts_that_are_sealed_for_it() -> None:
     run = Begun()
     run.hear("h0", 1)
     sealed = receipt(1, 0, 0, 0)
-    run.state.groups["all"].receipts[sealed.id] = sealed
+    run.state.groups["all"].open_receipts.put(sealed)
     envelopes.release(tx := run.hear("h0", 2))
     assert KeysReleased("h0", 1) in tx.step.records, "older ones are not needed"
     assert KeysReleased("h0", 2) not in tx.step.records
-    run.state.groups["all"].receipts.clear()
+    run.state.groups["all"].open_receipts.remove(sealed.id)
     envelopes.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 2)
 

@@ -418,9 +418,14 @@ def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() ->
 STAYS, GOES = SHARDS
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secureps.roles.coordinator.resharding.SHARDS_WAIT", 50.0)
+
+
 def doubled() -> World:
     patient: dict[str, Any] = {"lease": 1e4, "rule": {"deadline": 1e4}}
-    return collecting("plain", replicas=2, shards_wait=50.0, **patient)
+    return collecting("plain", replicas=2, **patient)
 
 
 def left(world: World) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from secureps.config.plan import CipherSection
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
@@ -17,7 +16,7 @@ from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.run import Task
 from secureps.messages.submission import signing_bytes
 from secureps.roles.holder.committee import AnnounceKey
-from secureps.roles.holder.holder import KEPT, KeyRotation
+from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, KeyRotation
 from secureps.roles.machine import WORKER, AnnouncedKeys, Done, KitRead, Step, Work
 from tests.kits.committee_kit import Bench, Holder, said
 
@@ -80,7 +79,6 @@ def test_what_is_sealed_for_others_is_not_looked_into() -> None:
     assert "on no roster that this party has followed" in found.flaw
 
 
-SECTION = CipherSection(envelope_versions=3, envelope_seconds=100.0)
 DAY = 1.7e9
 
 
@@ -102,28 +100,34 @@ def served(made: KeyRotation, times: int) -> KeyRotation:
 
 
 def test_the_kits_key_goes_when_the_run_begins_where_there_is_a_calendar() -> None:
-    assert rotation().number_to_announce(SECTION, DAY) == 1
-    assert rotation().number_to_announce(SECTION, None) is None
-    assert served(rotation(), 2).number_to_announce(SECTION, None) is None
-    assert served(rotation(), 3).number_to_announce(SECTION, None) == 1
+    assert rotation().number_to_announce(DAY) == 1
+    assert rotation().number_to_announce(None) is None
+    assert served(rotation(), KEY_COHORTS - 1).number_to_announce(None) is None
+    assert served(rotation(), KEY_COHORTS).number_to_announce(None) == 1
 
 
 @pytest.mark.parametrize(
-    ("times", "later", "due"), [(2, 99.0, None), (3, 0.0, 6), (0, 100.0, 6), (0, -5.0, None)]
+    ("times", "later", "due"),
+    [
+        (KEY_COHORTS - 1, KEY_SECONDS - 1, None),
+        (KEY_COHORTS, 0.0, 6),
+        (0, KEY_SECONDS, 6),
+        (0, -5.0, None),
+    ],
 )
 def test_a_key_serves_so_many_cohorts_or_so_long(times: int, later: float, due: int | None) -> None:
     made = served(rotation(KeyReplaced(announced(5), DAY)), times)
-    assert made.number_to_announce(SECTION, DAY + later) == due
-    assert made.number_to_announce(SECTION, None) == (6 if times == 3 else None)
+    assert made.number_to_announce(DAY + later) == due
+    assert made.number_to_announce(None) == (6 if times == KEY_COHORTS else None)
 
 
 def test_a_new_key_begins_anew_and_the_same_said_again_does_not() -> None:
-    made = served(rotation(KeyReplaced(announced(5), DAY)), 3)
+    made = served(rotation(KeyReplaced(announced(5), DAY)), KEY_COHORTS)
     made.apply(KeyReplaced(announced(6), DAY + 50))
-    assert made.number_to_announce(SECTION, DAY + 149) is None
-    served(made, 2).apply(KeyReplaced(announced(6, 6), DAY + 60))
-    assert made.number_to_announce(SECTION, DAY + 150) == 7
-    assert served(made, 1).number_to_announce(SECTION, DAY + 60) == 7
+    assert made.number_to_announce(DAY + KEY_SECONDS + 49) is None
+    served(made, KEY_COHORTS - 1).apply(KeyReplaced(announced(6, 6), DAY + 60))
+    assert made.number_to_announce(DAY + KEY_SECONDS + 50) == 7
+    assert served(made, 1).number_to_announce(DAY + 60) == 7
 
 
 def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
@@ -143,9 +147,9 @@ def test_what_is_erased_stays_so_whatever_is_said_later() -> None:
 
 def test_what_is_erased_is_told() -> None:
     made = rotation(KeyReplaced(announced(1), DAY), KeysErased(1))
-    assert made.number_to_announce(SECTION, DAY + 1) == 1
+    assert made.number_to_announce(DAY + 1) == 1
     made.apply(KeyReplaced(announced(1, 1), DAY + 1))
-    assert made.number_to_announce(SECTION, DAY + 1) is None
+    assert made.number_to_announce(DAY + 1) is None
 
 
 CA, RUN = Identity.generate(), bytes(32)

@@ -183,7 +183,8 @@ def test_it_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.Mon
         return machine_and_worker(settings, *others)
 
     monkeypatch.setattr("secureps.run.simulate.simulation.machine_and_worker", counted)
-    cipher = {"name": "rlwe", "holders": 4, "threshold": 3, "capacity": 40, "envelope_versions": 2}
+    cipher = {"name": "rlwe", "holders": 4, "threshold": 3, "capacity": 40}
+    monkeypatch.setattr("secureps.roles.holder.holder.KEY_COHORTS", 2)
     of_streams = stream_plan("rlwe", FEW, lease=600.0).section.model_dump()
     plan = Plan(parse(PlanSection, of_streams | {"cipher": cipher}, "test"))
     lazy, eager = both(plan, tmp_path)

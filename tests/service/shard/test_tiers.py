@@ -3,7 +3,6 @@
 import resource
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import Limit
 from secureps.service.shard import states
-from secureps.service.shard.states import SHORT, ShardFolders, in_memory, nowhere, published_bytes
+from secureps.service.shard.states import ShardFolders, in_memory, nowhere, published_bytes
 from secureps.store.checkpoint import digest_of_file, find_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
@@ -22,8 +21,8 @@ ROOMY, TIGHT = 8000, 700
 """Bytes of a limit within which all versions of these tests could lie, and few."""
 
 
-def plan_of(**changes: Any) -> Plan:
-    both = {"rule": RULE} | changes
+def plan_of() -> Plan:
+    both = {"rule": RULE}
     return make_plan(
         group=[
             {"name": "a", "pattern": "bias", **both},
@@ -32,8 +31,8 @@ def plan_of(**changes: Any) -> Plan:
     )
 
 
-def limited(folder: Path, memory: int | None, **changes: Any) -> Disk:
-    return Disk(folder, plan_of(**changes), Limit(memory))
+def limited(folder: Path, memory: int | None) -> Disk:
+    return Disk(folder, plan_of(), Limit(memory))
 
 
 def counted(disk: Disk) -> tuple[int, int]:
@@ -44,11 +43,8 @@ def counted(disk: Disk) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("memory", [TIGHT, ROOMY, None])
-@pytest.mark.parametrize("tier", [None, "mapped", "resident"])
-def test_versions_are_the_same_wherever_they_lie(
-    memory: int | None, tier: str | None, tmp_path: Path
-) -> None:
-    disk = limited(tmp_path, memory and 2 * memory, tier=tier)
+def test_versions_are_the_same_wherever_they_lie(memory: int | None, tmp_path: Path) -> None:
+    disk = limited(tmp_path, memory)
     disk.keep("a-b", 0, 1, 2)
     for _ in range(2):
         for number in (1, 2):
@@ -58,26 +54,19 @@ def test_versions_are_the_same_wherever_they_lie(
             for block, values in wanted.values.items():
                 assert disk.states.published("a-b", number, block) == published_bytes(values)
                 assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
-        resident = tier == "resident" or (memory, tier) == (None, None)
-        assert any(not made.mapped for made in disk.states._kept.values()) is resident
+        kept = disk.states._kept.values()
+        assert any(not made.mapped for made in kept) is (memory is None)
         disk.restarted()
     assert disk.made == []
 
 
-def test_of_what_is_resident_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
-    disk = limited(tmp_path, ROOMY, tier="resident")
+def test_only_the_newest_two_stay_in_memory(tmp_path: Path) -> None:
+    disk = limited(tmp_path, None)
     disk.keep("a-b", 0, 1, 2)
     disk.states.forget("a-b", 2, 0)
-    for number in (0, 1):
-        assert disk.states.values("a-b", number).mapped
-        assert same(disk.states.values("a-b", number), version("a-b", number))
-        assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
     kept = disk.states._kept.items()
-    assert [place for place, made in kept if not made.mapped] == [("a-b", 0, 2)]
-    disk.restarted()
-    assert not disk.states.values("a-b", 2).mapped
-    kept = disk.states._kept.items()
-    assert [place for place, made in kept if not made.mapped] == [("a-b", 0, 2)]
+    assert [at[2] for at, made in kept if not made.mapped] == [1, 2]
+    assert same(disk.states.values("a-b", 0), version("a-b", 0))
 
 
 def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
@@ -108,16 +97,13 @@ def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None
 def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
     made = version("a-b", 1)
     assert made.nbytes == 2 * 4 * (5 + 7) + 2 * 7, "values, momentum, differences"
-    for tier, held in ((None, 0), ("mapped", 0), ("resident", version("a-b", 0).nbytes)):
-        disk = limited(tmp_path / str(tier), ROOMY, tier=tier)
-        disk.keep("a-b", 0)
-        disk.states.values("a-b", 0)
-        for mapped in (False, True):
-            report = Telemetry(
-                "shard-a", "a-b", 1, disk.states.figures(replace(made, mapped=mapped))
-            )
-            used = memory_used([report])["shard-a"]
-            assert (used.memory, used.resident) == (ROOMY, held + made.nbytes * (not mapped))
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a-b", 0)
+    disk.states.values("a-b", 0)
+    for mapped in (False, True):
+        report = Telemetry("shard-a", "a-b", 1, disk.states.figures(replace(made, mapped=mapped)))
+        used = memory_used([report])["shard-a"]
+        assert (used.memory, used.resident) == (ROOMY, made.nbytes * (not mapped))
 
 
 @pytest.fixture
@@ -137,7 +123,7 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other groups step in between; few versions stay mapped, and no replaced one."""
-    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk = limited(tmp_path, TIGHT)
     disk.keep("a-b", 0)
     disk.keep("a", 0)
     both = ("a-b", "a")
@@ -193,7 +179,7 @@ def test_files_of_few_pulled_blocks_stay_mapped(
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
     """A step checks the file's digest, a pull the block's; both are restored."""
     for pull in (False, True):
-        disk = limited(tmp_path / str(pull), TIGHT, tier="mapped")
+        disk = limited(tmp_path / str(pull), TIGHT)
         disk.keep("a-b", 0)
         disk.checkpoint(1, a_b=0)
         file = disk.file("a-b", 0)
@@ -217,7 +203,7 @@ def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
 def test_differences_in_a_file_are_read_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk = limited(tmp_path, TIGHT)
     disk.keep("a-b", 0, 1)
     read = "secureps.store.checkpoint.digest_of_file"
     monkeypatch.setattr(read, lambda path: pytest.fail(f"{path} was read as a whole"))
@@ -231,7 +217,7 @@ def test_differences_in_a_file_are_read_alone(
 
 
 def test_a_file_is_read_once_for_all_blocks_that_move(tmp_path: Path, read: list[Path]) -> None:
-    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk = limited(tmp_path, TIGHT)
     disk.keep("a-b", 0, 1)
     free = limited(tmp_path / "free", None)
     free.keep("a-b", 0, 1)
@@ -259,7 +245,7 @@ def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_of_a_damaged_file_is_made_of_what_mends_it(tmp_path: Path) -> None:
-    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk = limited(tmp_path, TIGHT)
     disk.keep("a-b", 0, 1)
     disk.file("a-b", 1).write_bytes(b"damaged")
     part = disk.checkpoint(1, a_b=1)
@@ -269,18 +255,14 @@ def test_a_checkpoint_of_a_damaged_file_is_made_of_what_mends_it(tmp_path: Path)
 
 def test_where_a_version_is_made(tmp_path: Path) -> None:
     def in_file(disk: Disk, size: int) -> bool:
-        return disk.states.tiers.allocate("a-b", size) is not in_memory
+        return disk.states.tiers.allocate(size) is not in_memory
 
     free, tight = limited(tmp_path, None), limited(tmp_path, ROOMY)
     assert not in_file(free, 1 << 40)
     room = tight.limit.room("shard-a", tight.state.pinned)
     assert room is not None
     assert [in_file(tight, size) for size in (room, room + 1)] == [False, True]
-    mapped = limited(tmp_path, None, tier="mapped")
-    assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
-    pinned = limited(tmp_path, ROOMY, tier="resident")
-    assert not in_file(pinned, ROOMY)
-    vector = tight.states.tiers.allocate("a-b", ROOMY)(50)
+    vector = tight.states.tiers.allocate(ROOMY + 1)(50)
     vector[:] = 1
     assert vector.dtype.name == "float32"
     assert vector.sum() == 50
