@@ -64,11 +64,10 @@ class WorkSection(Table):
     """Slow clients do less local work, so that they arrive in time (`roles.member.outbox.portion`).
 
     `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
-    groups). `least` is the smallest part of the work, a power of two.
+    groups).
     """
 
     target_seconds: float | None = Field(default=None, gt=0)
-    least: float = Field(default=0.125, gt=0, le=1)
 
 
 class ScalingSection(Table):

@@ -136,6 +136,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "RoundSection": {"deviations": 3.0},
     "ScheduleSection": {"floor": 0.0, "total_steps": 100},
     "SupportSection": {"every": None},
+    "WorkSection": {"least": 0.125},
 }
 """Keys that plans no longer have, by section, with their former defaults.
 

@@ -312,6 +312,9 @@ class Outbox:
 
 REMEMBERED = 3
 """Newest contributions whose mean predicts the next one."""
+LEAST_PART = 0.125
+"""The smallest part of the local work: pulling and pushing take as long for less of it, and an
+update of fewer steps counts as much in the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +333,7 @@ class Pace:
 def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.inf) -> float:
     """Returns the part of its local work that a slow client does next: 1 before any measurement.
 
-    It is the largest of 1, 1/2, 1/4, ..., but never less than the plan's least, with
+    It is the largest of 1, 1/2, 1/4, ..., but never less than LEAST_PART, with
 
         part * (seconds of training for all of the work) + (seconds of transfer) <= target
 
@@ -343,7 +346,7 @@ def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.in
     """
     if section.work is None or not paces:
         return 1.0
-    target, least = section.work.target_seconds, section.work.least
+    target = section.work.target_seconds
     if target is None:
         target = min(group.rule.deadline for group in section.group)
     if section.scaling is not None:
@@ -351,7 +354,7 @@ def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.in
     training = fmean(pace.training for pace in paces)
     transfer = fmean(pace.transfer for pace in paces)
     part = 1.0
-    while part > least and part * training + transfer > target:
+    while part > LEAST_PART and part * training + transfer > target:
         part /= 2
     return part
 

@@ -73,13 +73,6 @@ def test_where_deadlines_follow_the_load_so_does_the_work() -> None:
     assert portion(scaled, pace, 50.0) == 1.0, "a longer one has nobody do more than the plan says"
 
 
-def test_a_least_part_is_a_power_of_two() -> None:
-    assert part([Pace(9e9, 0.0)], target_seconds=1.0, least=2**-6) == 2**-6
-    assert part([Pace(9e9, 0.0)], target_seconds=1.0, least=1.0) == 1.0
-    with pytest.raises(PlanRefused, match=r"work.least: 0.3 is none of 1, 0.5"):
-        plan(least=0.3)
-
-
 def test_private_steps_are_all_taken() -> None:
     with pytest.raises(PlanRefused, match="work: under record-level privacy"):
         make_plan(work={}, privacy=PRIVACY, training={"local_steps": 5})
@@ -89,7 +82,7 @@ def test_private_steps_are_all_taken() -> None:
 
 def test_a_plan_without_it_has_the_text_of_before() -> None:
     assert '"work"' not in make_plan().text
-    assert Plan.from_text(plan(least=0.25).text) == plan(least=0.25)
+    assert Plan.from_text(plan(target_seconds=9.0).text) == plan(target_seconds=9.0)
 
 
 def test_steps_are_rounded_down_but_one_is_taken() -> None:
