@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
-from secureps.errors import NotReady, TermsRefused, WrongRun
+from secureps.errors import NotReady, PlanRefused, TermsRefused, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo, Schema, all_shards
 from secureps.model.layout import Layout
@@ -56,8 +56,8 @@ class Pinned:
 
     @classmethod
     def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
-        """Makes the run from its record; raises as `Plan.from_text` and `check_threshold`."""
-        plan = Plan.from_text(record.run.plan)
+        """Makes the run from its record; raises as `read_plan` and `check_threshold`."""
+        plan = read_plan(record.run)
         check_threshold(plan, threshold)
         layout = plan.layout(record.run.schema)
         return cls(record, record.placement, plan, layout, record.coming)
@@ -151,6 +151,20 @@ def describe_behind(party: str, placement: Placement) -> Say:
     )
 
 
+def read_plan(run: RunInfo) -> Plan:
+    """Reads the plan of a run in which this party takes part.
+
+    Raises PlanRefused if its text says what this version of secureps does not follow, and as
+    `Plan.from_text`. Otherwise two parties of unlike versions could read an update differently.
+    """
+    plan = Plan.from_text(run.plan)
+    if plan.text != run.plan:
+        raise PlanRefused(
+            "the run's plan is of another version of secureps: finish the run with that version"
+        )
+    return plan
+
+
 def check_threshold(plan: Plan, threshold: int | None) -> None:
     """TermsRefused if fewer key holders open a sum than a party insists on (None: any number)."""
     if threshold is not None and plan.threshold < threshold:
@@ -218,7 +232,7 @@ def check_run(
         raise WrongRun(
             "the coordinator's roster differs from this kit's: get the current kit from the CA"
         )
-    plan = Plan.from_text(run.plan)
+    plan = read_plan(run)
     replaceable = plan.opening is not Opening.HOLDER and roster.digest != run.roster
     if run.holders != roster.committee and not replaceable:
         raise WrongRun(

@@ -101,6 +101,7 @@ from secureps.roles.machine import (
     Watch,
 )
 from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Contribute
 from secureps.roles.member.terms import MemberSettings, Terms, custom_reports
 from secureps.roles.shard.state import Limit, model_key
 from secureps.run import assemble
@@ -943,12 +944,11 @@ class Play:
 
     def _cost(self, name: str, task: Any) -> float:
         """Returns the virtual seconds of a client's task, and schedules its drop-out."""
-        aims = getattr(task, "aims", None)
-        if not aims:
+        if not isinstance(task, Contribute) or not task.aims:
             return 0.0
-        version = int(aims[0].version)
+        version = task.aims[0].version
         delays, seed = self.scenario.delays, self.scenario.section.seed
-        seconds = float(task.work) * delays.train_seconds(seed, name, version)
+        seconds = task.work * delays.train_seconds(seed, name, version)
         if delays.drops(seed, name, version) and (name, version) not in self._dropped:
             self._dropped.add((name, version))
             loop, downtime = self.simulation.loop, self.scenario.section.downtime

@@ -104,6 +104,10 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     assert client.welcome().records == []
 
 
+OF_LATER = PLAN.text.replace('"envelope_versions":10', '"envelope_versions":1')
+"""A text with a value that was once a key's, and that no party follows any more."""
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -113,6 +117,7 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
         ({"nonce": b""}, "nonce is not 32 bytes"),
         ({"plan": "{}"}, "plan is not a plan"),
         ({"plan": PLAN.text.replace('"quorum":3', '"quorum":1')}, "below the minimum cohort"),
+        ({"plan": OF_LATER}, "plan is of another version of secureps: finish the run with that"),
     ],
 )
 def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text: str) -> None:
