@@ -91,7 +91,7 @@ class Calls:
         """Returns the answer; raises the script's error, or ScriptFailed if the process ended."""
         with self._lock:
             try:
-                self._channel.send({**record, "order": list(tensors)}, tensors)
+                self._channel.send(record, tensors)
             except OSError:
                 raise ScriptFailed("the script's process, which has no network, ended") from None
             return self.receive()
@@ -100,7 +100,7 @@ class Calls:
         if (got := self._channel.receive()) is None:
             raise ScriptFailed("the script's process, which has no network, ended")
         refuse_failure(got[0])
-        return got[0], restore_order(*got)
+        return got
 
 
 Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
@@ -164,49 +164,36 @@ def evaluate_record(versions: Mapping[str, int] | None) -> Record:
 
 def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
     """Makes the call of a `CutOffTrainer` at the real trainer."""
-    given, name = restore_order(record, tensors), record["do"]
+    name = record["do"]
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
         case "parameters":
             returned = method(record["seed"])
             with blamed("what parameters returned"):
-                return _tensor_reply(convert_tensors(returned))
+                return {}, convert_tensors(returned)
         case "fit":
             told = record["config"]
             privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
             secret = bytes.fromhex(told["secret"])
             config = FitConfig(**{**told, "privacy": privacy, "secret": secret})
-            returned = method(given, config)
+            returned = method(tensors, config)
             with blamed("what fit returned"):
                 result = convert_fit(returned)
-            said, made = _tensor_reply(result.parameters)
             numbers = {"examples": result.examples, "steps": result.steps}
-            return {**said, **numbers, "metrics": result.metrics}, made
+            return {**numbers, "metrics": result.metrics}, result.parameters
         case "evaluate":
-            return _evaluation_record(name, method(given)), {}
+            return _evaluation_record(name, method(tensors)), {}
         case "evaluate_at":
-            return _evaluation_record(name, method(given, record["versions"])), {}
+            return _evaluation_record(name, method(tensors, record["versions"])), {}
         case "report_at":
-            report = method(given, record["versions"], record["message"])
+            report = method(tensors, record["versions"], record["message"])
             return {"nothing": True} if report is None else _evaluation_record(name, report), {}
         case "touches":
-            return _tensor_reply({tensor: np.asarray(rows) for tensor, rows in method().items()})
+            return {}, {tensor: np.asarray(rows) for tensor, rows in method().items()}
         case _:
             value = method()
             plain = value.item() if isinstance(value, np.generic) else value
             return {"value": dict(plain) if isinstance(plain, Mapping) else plain}, {}
-
-
-def restore_order(record: Record, tensors: Arrays) -> Arrays:
-    """Restores the order of the sender's tensors, which a safetensors file does not keep."""
-    order = record.get("order")
-    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
-        return tensors
-    return {name: tensors[name] for name in order}
-
-
-def _tensor_reply(tensors: Tensors) -> tuple[Record, Tensors]:
-    return {"order": list(tensors)}, tensors
 
 
 def _evaluation_record(name: str, returned: object) -> Record:
