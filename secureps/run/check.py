@@ -601,7 +601,13 @@ def _judge_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
-        yield verdict if verdict.key != "plans" or plan.has_digest else _judge_unread(verdict, plan)
+        if verdict.key == "plans" and not plan.has_digest:
+            objection = (
+                "the plan's digest is unknown: initial lies on another machine, "
+                f"{plan.section.initial}, and was not fetched; --fetch fetches it"
+            )
+            verdict = replace(verdict, plans="unknown", objection=objection)
+        yield verdict
     if policy.records is not None:
         how = "counts by it" if publishes_counts(plan.section) else "counts all alike"
         yield Verdict("records", str(policy.records), how)
@@ -610,14 +616,6 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     if policy.terms.updates_per_hour is not None:
         most = str(policy.terms.updates_per_hour)
         yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
-
-
-def _judge_unread(verdict: Verdict, plan: Plan) -> Verdict:
-    objection = (
-        f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
-        "and was not fetched; --fetch fetches it"
-    )
-    return replace(verdict, plans="unknown", objection=objection)
 
 
 def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:

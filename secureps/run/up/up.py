@@ -254,14 +254,14 @@ class Watch:
 
     Args:
         address: of the run's coordinator.
-        before: the seconds of earlier plays.
+        began: `time.monotonic` at the run's start, plus the times when nobody played it.
     """
 
     def __init__(
         self,
         programs: Programs,
         address: str,
-        before: float,
+        began: float,
         judge: ScriptProcess,
         supervisor: Supervisor,
         progress: Progress,
@@ -281,8 +281,7 @@ class Watch:
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
-        self._moved_at = time.monotonic()
-        self._began = self._moved_at - before
+        self._began, self._moved_at = began, time.monotonic()
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
         self._failures = list[str]()
@@ -677,7 +676,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before)
-        summary, cuts = _federate(programs, metrics, before.seconds, console)
+        began = time.monotonic() - before.seconds
+        summary, cuts = _federate(programs, metrics, began, console)
         sinks.close(summary.record())
     for part in summary_tables(summary):
         console.print(part)
@@ -702,13 +702,9 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
 
 
 def _federate(
-    programs: Programs, metrics: Metrics, before: float, console: Console
+    programs: Programs, metrics: Metrics, began: float, console: Console
 ) -> tuple[Summary, tuple[str, ...]]:
-    """Runs the federation, and trains the baselines; returns its summary, and strong cuts.
-
-    `before`: seconds of earlier plays.
-    """
-    began = time.monotonic() - before
+    """Runs the federation, and trains the baselines; returns its summary, and strong cuts."""
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     own = (programs.assignment, folder.logs, programs.order.processes, programs.spawner)
     with Progress(console, plan.section.name, unsafe) as progress, script_process(*own) as script:
@@ -721,10 +717,7 @@ def _federate(
             address = programs.start(supervisor, progress, pair)
             progress.show_activity(f"looks at {programs.script.name}, while they start")
             _examine_model(programs, script, progress)
-            # the run may have made progress by the time its script is imported
-            so_far = time.monotonic() - began
-            at = (programs, address, so_far)
-            with Watch(*at, script, supervisor, progress, metrics) as watch:
+            with Watch(programs, address, began, script, supervisor, progress, metrics) as watch:
                 summary = watch.until_over()
         summary = _write_models(summary, watch.steps, metrics.totals, programs, script, progress)
         versions = max(0, *summary.versions.values())
