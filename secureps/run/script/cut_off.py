@@ -114,8 +114,8 @@ class CutOffTrainer:
         self._ask = ask
         optional: dict[str, Callable[..., object]] = {
             "touches": lambda: ask({"do": "touches"}, {})[1],
-            "evaluate_at": self._evaluate_at,
-            "report_at": self._report_at,
+            "evaluate_at": partial(self._judge, "evaluate_at"),
+            "report_at": partial(self._judge, "report_at"),
         }
         for name in has:
             setattr(self, name, optional.get(name, partial(self._value, name)))
@@ -128,18 +128,10 @@ class CutOffTrainer:
         return FitResult(tensors, *_take_values(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        return _read_evaluation(self._ask({"do": "evaluate"}, parameters)[0])
+        return _read_evaluation(self._ask(judging_record("evaluate"), parameters)[0])
 
-    def _evaluate_at(
-        self, parameters: Arrays, versions: Mapping[str, int] | None
-    ) -> EvaluateResult:
-        return _read_evaluation(self._ask(evaluate_record(versions), parameters)[0])
-
-    def _report_at(
-        self, parameters: Arrays, versions: Mapping[str, int], message: str
-    ) -> EvaluateResult | None:
-        call = {"do": "report_at", "versions": dict(versions), "message": message}
-        record, _ = self._ask(call, parameters)
+    def _judge(self, name: str, parameters: Arrays, *given: object) -> EvaluateResult | None:
+        record, _ = self._ask(judging_record(name, *given), parameters)
         return None if record.get("nothing") else _read_evaluation(record)
 
     def _value(self, name: str) -> object:
@@ -158,8 +150,9 @@ def fit_record(config: FitConfig) -> Record:
     return {"do": "fit", "config": told}
 
 
-def evaluate_record(versions: Mapping[str, int] | None) -> Record:
-    return {"do": "evaluate_at", "versions": None if versions is None else dict(versions)}
+def judging_record(name: str, *given: object) -> Record:
+    """Makes the record of a call that judges a model; `given` are its further arguments."""
+    return {"do": name, "given": [dict(e) if isinstance(e, Mapping) else e for e in given]}
 
 
 def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
@@ -181,13 +174,11 @@ def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Reco
                 result = convert_fit(returned)
             numbers = {"examples": result.examples, "steps": result.steps}
             return {**numbers, "metrics": result.metrics}, result.parameters
-        case "evaluate":
-            return _evaluation_record(name, method(tensors)), {}
-        case "evaluate_at":
-            return _evaluation_record(name, method(tensors, record["versions"])), {}
-        case "report_at":
-            report = method(tensors, record["versions"], record["message"])
-            return {"nothing": True} if report is None else _evaluation_record(name, report), {}
+        case "evaluate" | "evaluate_at" | "report_at":
+            judged = method(tensors, *record["given"])
+            if judged is None and name == "report_at":
+                return {"nothing": True}, {}
+            return _evaluation_record(name, judged), {}
         case "touches":
             return {}, {tensor: np.asarray(rows) for tensor, rows in method().items()}
         case _:

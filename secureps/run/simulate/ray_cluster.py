@@ -37,8 +37,8 @@ from secureps.run.script.cut_off import (
     Arrays,
     CutOffTrainer,
     answer_call,
-    evaluate_record,
     fit_record,
+    judging_record,
 )
 
 RETRIES = 3
@@ -164,8 +164,9 @@ class SpreadTrainer(CutOffTrainer):
         self._begin(fit_record(config), parameters)
 
     def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
-        at = versions if hasattr(self._own, "evaluate_at") else None
-        self._begin({"do": "evaluate"} if at is None else evaluate_record(at), parameters)
+        at = hasattr(self._own, "evaluate_at")
+        record = judging_record("evaluate_at", versions) if at else judging_record("evaluate")
+        self._begin(record, parameters)
 
 
 # --- on a worker ------------------------------------------------------------------
