@@ -77,7 +77,6 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.roles.coordinator.group import TOO_FEW
-from secureps.run.check import refuse_few
 from secureps.run.export import Model, export, read_model
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
@@ -99,6 +98,7 @@ from secureps.run.report.version_metrics import (
 from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.script.scoring import Baselines, Score
 from secureps.run.server_app import run_server_app
+from secureps.run.simulate.scenario_file import refuse_few
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
 from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_spawner
@@ -756,7 +756,7 @@ def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
             f"{path}: federation: `up` needs this section, with a script and a number of clients; "
             "a plan without it is played by a scenario: `secureps simulate`"
         )
-    refuse_few(path, plan, federation)
+    refuse_few(path, plan, federation.clients)
     script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")
