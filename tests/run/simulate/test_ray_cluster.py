@@ -19,6 +19,7 @@ import pytest
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, ScriptFailed
+from secureps.run.script.cut_off import judging_record
 from secureps.run.simulate import ray_cluster as module
 from secureps.run.simulate import simulation as simulating
 from secureps.run.simulate.ray_cluster import make_call, ray_cluster
@@ -193,9 +194,9 @@ def test_what_began_for_another_model_is_no_answer_for_this_one(tmp_path: Path) 
     script = scenario(tmp_path / "given").parent / "script.py"
     calls = module.RayCalls(Cluster(), script, {"partition": 0}, tmp_path / "state")
     _, model = calls.ask({"do": "parameters", "seed": 1}, {})
-    asked, _ = calls.ask(module.judging_record("evaluate"), model)
-    calls.begin(module.judging_record("evaluate"), {**model, "slope": model["slope"] + 1})
-    assert calls.ask(module.judging_record("evaluate"), model)[0] == asked
+    asked, _ = calls.ask(judging_record("evaluate"), model)
+    calls.begin(judging_record("evaluate"), {**model, "slope": model["slope"] + 1})
+    assert calls.ask(judging_record("evaluate"), model)[0] == asked
 
 
 def test_who_trained_elsewhere_reports_from_there(tmp_path: Path) -> None:
