@@ -168,7 +168,6 @@ def _alter_group(group: GroupSection, rule: RuleSection | None, trial: Trial) ->
 
 
 def play(path: Path, trial: Trial) -> Outcome:
-    """Plays a trial, in any process."""
     from secureps.run.simulate.simulation import Play
 
     scenario, began = _load_once(path), time.process_time()
