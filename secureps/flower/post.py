@@ -125,7 +125,6 @@ class ModelForm:
         return {**self.model.tensors, **own}
 
     def to_json(self) -> str:
-        """Writes JSON, which `from_json` reads."""
         tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
         return json.dumps(
             [

@@ -103,6 +103,7 @@ from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.run.up.folder import (
+    LISTEN,
     Cast,
     RunFolder,
     client_names,
@@ -150,8 +151,10 @@ from secureps.wire.waves.batch import (
 )
 from secureps.wording import named, printable
 
-ANSWER, LOOK = 600.0, 1.0
-"""Seconds within which a server must answer, and between two checks whether it has ended."""
+ANSWER = 600.0
+"""Seconds within which a server must answer."""
+LOOK = 2.0
+"""Seconds between two checks whether a server has ended, and which nodes are there."""
 MOST_BYTES_A_VALUE = 64
 """An upper bound of the bytes of one value in a sealed block, under any cipher."""
 
@@ -522,10 +525,6 @@ def find_plan(given: str | Path, places: tuple[Path, ...]) -> Path:
         f"{given}: no such plan in the working folder, nor among the app's files: is it part of "
         "what `flwr run` sends (fab-include in pyproject.toml)?"
     )
-
-
-LISTEN = "127.0.0.1:0"
-"""The default address that key holders connect to, for holders on this machine."""
 
 
 class SecureFedAvg(FedAvg):
@@ -902,7 +901,6 @@ SLOWER = 3.0
 POLL = 0.01, 0.2
 """The least and the most seconds between two requests to the SuperLink for replies. Within them it
 is a tenth of the time waited; in a simulation always the least."""
-LOOK = 2.0
 QUIET = 30.0
 """Seconds without news after which the log says what the run waits for."""
 TRIES = 3

@@ -47,14 +47,6 @@ from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.kit_files import Passphrases
 from secureps.wording import named
 
-_OR_NEW_KEYS = (
-    "or it has other keys since then: verify it with the public/ of that time, or have it export "
-    "again"
-)
-
-_NAMING = (UpdateReleased, SentWithoutPrivacy)
-"""The rows of a ledger that name a client."""
-
 Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")]
 AnyKit = Annotated[
     Path, typer.Option("--kit", metavar="DIR", help="A start-up kit: public/ is enough.")
@@ -147,7 +139,8 @@ def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
     if not _is_signed(data, kit.roster.identity(name)):
         raise DamagedStore(
             f"{path}: the last line is not signed by {name}: somebody else made this log, "
-            f"or changed it and all digests after; {_OR_NEW_KEYS}"
+            "or changed it and all digests after; or it has other keys since then: verify it with "
+            "the public/ of that time, or have it export again"
         )
     spent = epsilons(Plan.from_text(begin.run.plan), log.entries)
     stated = log.end.epsilon
@@ -266,7 +259,8 @@ def export_ledger(
     demand_ledger(ledger)
     me = load_private(kit, name, Passphrases(passphrase_fd))
     own = BudgetLedger(ledger)
-    clients = {row.client for _, row in own.rows() if isinstance(row, _NAMING)}
+    naming_clients = UpdateReleased | SentWithoutPrivacy
+    clients = {row.client for _, row in own.rows() if isinstance(row, naming_clients)}
     if clients and name not in clients:
         raise ConfigError(
             f"{ledger} is the ledger of {named(sorted(clients))}, and has no update of {name}: "

@@ -63,7 +63,7 @@ from secureps.run.initial_schema import (
 from secureps.run.report.status_tables import WordTable
 from secureps.run.script.process import assign, script_process
 from secureps.run.server_app import run_server_app, share_settings
-from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario, refuse_few
 from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
@@ -195,36 +195,6 @@ def list_unknown(
     return tuple(told)
 
 
-def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
-    """Refuses too few clients for a group, or too few or many numbers of records (ConfigError)."""
-    if federation.records and len(federation.records) != federation.clients:
-        raise ConfigError(
-            f"{path}: federation.records: {len(federation.records)} numbers for "
-            f"{counted(federation.clients, 'client')}: state one of each, or leave it out for "
-            "privacy.records"
-        )
-    trainers = federation.clients - (plan.evaluator != "")
-    for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
-        start = plan.bounds(name).start
-        if trainers < start:
-            raise ConfigError(
-                f"{path}: federation.clients: {trainers} take part, but a version"
-                f"{plan.of(name)} waits for {start}: raise it, or lower "
-                f"{_too_large(plan, name, trainers)}"
-            )
-
-
-def _too_large(plan: Plan, group: str, trainers: int) -> str:
-    """Names the keys of a group's rule that ask for more members than there are."""
-    rule, own = plan.group(group).rule, plan.section.evaluation
-    where = "" if len(plan.section.group) == 1 else f" of group {plan.group(group).name}"
-    table = "group.rule"
-    if plan.trails(group) and own is not None and own.rule is not None:
-        table, where = "evaluation.rule", ""
-    keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
-    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
-
-
 def assume_service(plan: Plan, clients: int | None = None) -> Service:
     """Returns the servers that a plan asks for, with its largest cohort connected by default."""
     memory = plan.section.shard_memory.get("memory")
@@ -262,7 +232,7 @@ def read_plan(
     federation = plan.section.federation
     if federation is None:
         return plan, None
-    refuse_few(path, plan, federation)
+    refuse_few(path, plan, federation.clients)
     script = path.parent / federation.script
     if permit.run_script:
         refuse_misplaced(federation.settings, path)
@@ -601,7 +571,13 @@ def _judge_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
-        yield verdict if verdict.key != "plans" or plan.has_digest else _judge_unread(verdict, plan)
+        if verdict.key == "plans" and not plan.has_digest:
+            objection = (
+                "the plan's digest is unknown: initial lies on another machine, "
+                f"{plan.section.initial}, and was not fetched; --fetch fetches it"
+            )
+            verdict = replace(verdict, plans="unknown", objection=objection)
+        yield verdict
     if policy.records is not None:
         how = "counts by it" if publishes_counts(plan.section) else "counts all alike"
         yield Verdict("records", str(policy.records), how)
@@ -610,14 +586,6 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     if policy.terms.updates_per_hour is not None:
         most = str(policy.terms.updates_per_hour)
         yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
-
-
-def _judge_unread(verdict: Verdict, plan: Plan) -> Verdict:
-    objection = (
-        f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
-        "and was not fetched; --fetch fetches it"
-    )
-    return replace(verdict, plans="unknown", objection=objection)
 
 
 def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:

@@ -44,7 +44,7 @@ from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, why_undrawable
 from secureps.run.report.status_tables import WordTable
-from secureps.run.simulate.scenario_file import Scenario, load_scenario
+from secureps.run.simulate.scenario_file import Scenario, load_scenario, refuse_few
 from secureps.run.up.folder import TABLE, new_folder
 from secureps.run.warm import warm_once
 from secureps.wording import counted, suggest
@@ -168,7 +168,6 @@ def _alter_group(group: GroupSection, rule: RuleSection | None, trial: Trial) ->
 
 
 def play(path: Path, trial: Trial) -> Outcome:
-    """Plays a trial, in any process."""
     from secureps.run.simulate.simulation import Play
 
     scenario, began = _load_once(path), time.process_time()
@@ -428,12 +427,7 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
         for trial in _candidates(variant):
             with naming(f"study.variant {trial.name}"):
                 plan = make_plan(scenario, trial)
-            start = max(plan.bounds(group).start for group in plan.groups)
-            if scenario.section.clients < start:
-                raise ConfigError(
-                    f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
-                    f"rule waits for {start}"
-                )
+            refuse_few(f"study.variant {variant.name}", plan, scenario.section.clients, "clients")
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:

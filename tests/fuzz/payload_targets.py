@@ -235,7 +235,7 @@ def _apps(folder: Path) -> list[Target]:
     records = tuple(
         json.dumps(each).encode()
         for each in (
-            {"examples": 3, "order": ["a"]},
+            {"examples": 3, "steps": 1},
             {"done": {"a": 1}},
             {"say": "text"},
             {"failed": ["Refused", "no"]},
@@ -243,7 +243,7 @@ def _apps(folder: Path) -> list[Target]:
         )
     )
     tensors = folder / "channel.safetensors"
-    write_state(tensors, {"a": np.arange(4, dtype=np.float32)}, {})
+    write_state(tensors, {"00000000 a": np.arange(4, dtype=np.float32)}, {})
     frames = tuple(
         len(text).to_bytes(8, "big") + len(data).to_bytes(8, "big") + text + data
         for text in records

@@ -29,7 +29,6 @@ from secureps.errors import (
 from secureps.messages.records import Incarnated
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.script.channel import Channel
-from secureps.run.script.cut_off import Calls
 from secureps.store.issuing import _read_kind, _read_revoked, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_rows import chain_digest, read_row
@@ -167,17 +166,6 @@ def test_what_is_no_record_is_the_scripts_fault(said: bytes) -> None:
 
 def test_what_is_announced_takes_no_memory() -> None:
     assert heard((1 << 62).to_bytes(8, "big") + bytes(8) + b"{}") is None
-
-
-@pytest.mark.parametrize("order", [5, [[]], [None], "a"])
-def test_an_order_that_is_none_of_the_tensors_is_not_followed(order: object) -> None:
-    text = json.dumps({"order": order}).encode()
-    ours, theirs = socket.socketpair()
-    with closing(ours), closing(theirs):
-        theirs.sendall(len(text).to_bytes(8, "big") + bytes(8) + text)
-        channel = Channel(ours)
-        assert Calls(channel).receive() == ({"order": order}, {})
-        channel.close()
 
 
 def heard(said: bytes) -> object:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from secureps.client.settings import read_settings
-from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.config.sections import read_toml, toml_value
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.memory import FILED, MemoryUse
-from secureps.policy.plan import Plan, load_plan
-from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
+from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, Permit
 from secureps.run.deploy.kubernetes import (
     DATA,
     SERVERS,
@@ -35,10 +32,10 @@ from secureps.run.deploy.kubernetes import (
     refuse_meaningless,
     refuse_unreachable,
 )
-from secureps.run.deploy.parties import PartyKit, fill_options, party_kits
+from secureps.run.deploy.parties import Request, fill_options
 from secureps.run.deploy.slurm import ADDRESS, Batch
 from secureps.run.deploy.slurm import SERVERS as AGGREGATOR
-from secureps.run.initial_schema import Values, read_values
+from secureps.run.initial_schema import read_values
 from secureps.run.options import Fetch, RunScript
 from secureps.run.options import Values as ValueOptions
 from secureps.store.atomic_file import make_directory, replace_text
@@ -49,60 +46,6 @@ MOST_CONFIG = 900_000
 
 STORE_BYTES = 64 << 20
 """Resident memory of s3fs and its imports, in a process that copies to an object store."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of a deployment, on any cluster.
-
-    Args:
-        names: the parties of the kit to deploy; empty: all of them.
-        values: the size of the model, if the plan does not say it.
-        script, settings, budget, threshold, site: for clients, as in `secureps join`.
-    """
-
-    plan: Path
-    kit: Path
-    names: tuple[str, ...] = ()
-    values: Values | None = None
-    permit: Permit = READ_ONLY
-    script: Path | None = None
-    settings: tuple[str, ...] = ()
-    budget: float | None = None
-    threshold: int | None = None
-    site: Path | None = None
-
-    @cached_property
-    def read(self) -> Plan:
-        return load_plan(self.plan, fetch=self.permit.fetch)
-
-    @cached_property
-    def kits(self) -> tuple[PartyKit, ...]:
-        return party_kits(self.kit, self.read, self.names)
-
-    @cached_property
-    def explained(self) -> Explanation:
-        return check(self.plan, self.values, permit=self.permit)
-
-    def holders_terms(self) -> dict[str, int]:
-        """The terms of a key holder: the stricter ones of the plan and of its site.
-
-        Raises ConfigError if the site's file does not parse.
-        """
-        site = NO_POLICY if self.site is None else read_site(self.site)
-        own = site.terms.tighten(None, self.threshold, "")
-        minimum = min(self.read.bounds(name).minimum for name in self.read.all_groups)
-        return {
-            "minimum": max(minimum, own.minimum or 0),
-            "threshold": max(self.read.threshold, own.threshold or 0),
-        }
-
-    def options(self) -> list[str]:
-        """Options of `secureps join` except `--site`; ConfigError unless settings are KEY=VALUE."""
-        read_settings(self.settings)
-        own = {"budget": self.budget, "threshold": self.threshold}
-        given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]
-        return [*given, *(f"--set={setting}" for setting in self.settings)]
 
 
 def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, str]]:
@@ -281,33 +224,24 @@ def slurm_files(
     copies: str | None = None,
 ) -> dict[str, dict[str, str]]:
     """Makes the texts of files for Slurm, by folder and name; raises as `kubernetes_files`."""
-    needs, kits = _estimate_needs(request.explained, copies is not None), request.kits
-    script, options = request.script, list[str]()
-    if request.script is not None:
-        if not request.script.exists():
-            raise ConfigError(f"{request.script}: no such script")
-        whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
-        settings = tuple(whole.get(setting, setting) for setting in request.settings)
-        options = replace(request, settings=settings).options()  # jobs begin in another folder
-        options += [] if request.site is None else [f"--site={request.site.resolve()}"]
-        script = request.script.resolve()
+    needs = _estimate_needs(request.explained, copies is not None)
+    script, site = request.script, request.site
+    if script is not None and not script.exists():
+        raise ConfigError(f"{script}: no such script")
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    return Batch(
-        *(request.read, request.plan.resolve(), {kit.name: kit.role for kit in kits}),
-        folder=out.resolve(),
+    whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
+    absolute = replace(  # jobs begin in another folder
+        request,
+        plan=request.plan.resolve(),
         kit=request.kit.resolve(),
-        ca_fingerprint=kits[0].ca_fingerprint,
-        time=time,
-        needs=needs,
-        terms=request.holders_terms(),
-        script=script,
-        options=options,
-        more=more,
-        port=port,
-        copies=copies,
-    ).files()
+        script=script and script.resolve(),
+        site=site and site.resolve(),
+        settings=tuple(whole.get(setting, setting) for setting in request.settings),
+    )
+    own = (needs, absolute.holders_terms(), more, port, copies)
+    return Batch(absolute, out.resolve(), time, *own).files()
 
 
 _SOMETHING_ELSE = re.compile(

@@ -1,4 +1,4 @@
-"""Reads from a kit the files that each party with private keys needs on another machine.
+"""What is deployed: the options of a command, and the files of a kit that each party needs.
 
 A party gets its own private files and public ones, and no other party's private files.
 """
@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from secureps.client.settings import read_settings
+from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Certificate
 from secureps.errors import ConfigError, KitError
-from secureps.policy.plan import Plan
+from secureps.policy.explain.explanation import Explanation
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.check import READ_ONLY, Permit, check
+from secureps.run.initial_schema import Values
 from secureps.store.keyring import (
     IDENTITY,
     PublicKit,
@@ -89,3 +95,62 @@ def _read_party(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
 
 def fill_options(options: Sequence[str], name: str, index: int) -> list[str]:
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of a deployment, on any cluster.
+
+    Args:
+        names: the parties of the kit to deploy; empty: all of them.
+        values: the size of the model, if the plan does not say it.
+        script, settings, budget, threshold, site: for clients, as in `secureps join`.
+    """
+
+    plan: Path
+    kit: Path
+    names: tuple[str, ...] = ()
+    values: Values | None = None
+    permit: Permit = READ_ONLY
+    script: Path | None = None
+    settings: tuple[str, ...] = ()
+    budget: float | None = None
+    threshold: int | None = None
+    site: Path | None = None
+
+    @cached_property
+    def read(self) -> Plan:
+        return load_plan(self.plan, fetch=self.permit.fetch)
+
+    @cached_property
+    def kits(self) -> tuple[PartyKit, ...]:
+        return party_kits(self.kit, self.read, self.names)
+
+    @property
+    def ca_fingerprint(self) -> str:
+        """Hexadecimal; a kit of another CA is refused."""
+        return self.kits[0].ca_fingerprint
+
+    @cached_property
+    def explained(self) -> Explanation:
+        return check(self.plan, self.values, permit=self.permit)
+
+    def holders_terms(self) -> dict[str, int]:
+        """The terms of a key holder: the stricter ones of the plan and of its site.
+
+        Raises ConfigError if the site's file does not parse.
+        """
+        site = NO_POLICY if self.site is None else read_site(self.site)
+        own = site.terms.tighten(None, self.threshold, "")
+        minimum = min(self.read.bounds(name).minimum for name in self.read.all_groups)
+        return {
+            "minimum": max(minimum, own.minimum or 0),
+            "threshold": max(self.read.threshold, own.threshold or 0),
+        }
+
+    def options(self) -> list[str]:
+        """Options of `secureps join` except `--site`; ConfigError unless settings are KEY=VALUE."""
+        read_settings(self.settings)
+        own = {"budget": self.budget, "threshold": self.threshold}
+        given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]
+        return [*given, *(f"--set={setting}" for setting in self.settings)]

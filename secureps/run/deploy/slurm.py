@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.config.sections import toml_tables
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
-from secureps.policy.plan import Plan
 from secureps.run.deploy.kubernetes import Needs
-from secureps.run.deploy.parties import fill_options
+from secureps.run.deploy.parties import Request, fill_options
 
 NOTICE = 120
 """Seconds before a job's time limit at which its parties end and the job is queued again."""
@@ -99,39 +98,33 @@ class Batch:
     """All jobs of a deployment, and their options.
 
     Args:
-        plan, file: the plan, and its file, absolute, on the shared file system.
-        parties: the roles of parties with private keys in the kit, by name.
-        folder, kit: absolute, on a file system that all nodes share.
-        ca_fingerprint: of the kit's CA, hexadecimal; a kit of another CA is refused.
+        request: with absolute paths, which lie on a file system that all nodes share.
+        folder: absolute, on that file system.
         time: the time limit of a job, as sbatch spells it.
         needs: the peak memory of parties.
         terms: the limits that each key holder sets.
-        script: absolute, run by clients with `options` of `secureps join`; None: no clients.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's port; shards have the following ones.
     """
 
-    plan: Plan
-    file: Path
-    parties: Mapping[str, Role]
+    request: Request
     folder: Path
-    kit: Path
-    ca_fingerprint: str
     time: str
     needs: Needs
-    terms: Mapping[str, int] = field(default_factory=dict)
-    script: Path | None = None
-    options: Sequence[str] = ()
-    more: Sequence[str] = ()
-    port: int = 7600
-    copies: str | None = None
+    terms: Mapping[str, int]
+    more: Sequence[str]
+    port: int
+    copies: str | None
+
+    @property
+    def _roles(self) -> dict[str, Role]:
+        return {kit.name: kit.role for kit in self.request.kits}
 
     def files(self) -> dict[str, dict[str, str]]:
         """Makes the files, by folder ("" and "config") and name."""
         self._refuse_unfit()
-        clients = [name for name, role in self.parties.items() if role == "client"]
         jobs, config = {}, {}
-        for name, role in self.parties.items():
+        for name, role in self._roles.items():
             if role in ("coordinator", "shard", "holder"):
                 end = "" if role == "coordinator" else ".in"
                 config[f"{name}.toml{end}"] = toml_tables(self._settings(name, role))
@@ -139,14 +132,13 @@ class Batch:
                 jobs[f"{SERVERS}.sbatch"] = self._aggregator()
             elif role == "holder":
                 jobs[f"{name}.sbatch"] = self._holder(name)
-            elif role == "client" and self.script is not None:
-                own = fill_options(self.options, name, clients.index(name))
-                jobs[f"{name}.sbatch"] = self._client(name, self.script, own)
+            elif role == "client" and self.request.script is not None:
+                jobs[f"{name}.sbatch"] = self._client(name, self.request.script)
         return {"": jobs, "config": config, "logs": {}}
 
     def _refuse_unfit(self) -> None:
         """Refuses names and options that sbatch or bash would misread."""
-        if SERVERS in self.parties:
+        if SERVERS in self._roles:
             raise ConfigError(
                 f"{SERVERS} is what the servers' job is called: enrol it as another name"
             )
@@ -162,8 +154,8 @@ class Batch:
                 raise ConfigError(
                     f"--sbatch {option!r} is no option in one line: as --partition=low"
                 )
-        shards = [name for name, role in self.parties.items() if role == "shard"]
-        if shards and "coordinator" not in self.parties.values():
+        shards = [name for name, role in self._roles.items() if role == "shard"]
+        if shards and "coordinator" not in self._roles.values():
             raise ConfigError(
                 f"{shards[0]} runs in the coordinator's job: deploy both from one kit"
             )
@@ -171,13 +163,13 @@ class Batch:
     @property
     def _serving(self) -> list[str]:
         """The names of the coordinator and of all shards, in this order."""
-        roles = self.parties.items()
+        roles = self._roles.items()
         return [name for of in ("coordinator", "shard") for name, role in roles if role == of]
 
     def _settings(self, name: str, role: Role) -> dict[str, object]:
-        made: dict[str, object] = {"name": name, "kit": str(self.kit)}
+        made: dict[str, object] = {"name": name, "kit": str(self.request.kit)}
         made["state"] = str(self.folder / "state" / name)
-        made["ca_fingerprint"] = self.ca_fingerprint
+        made["ca_fingerprint"] = self.request.ca_fingerprint
         if role == "holder":
             return made | {"coordinator": _THERE, **self.terms}
         port = self.port + self._serving.index(name)
@@ -185,9 +177,9 @@ class Batch:
         if self.copies is not None:
             made["checkpoint_copies"] = self.copies
         if role == "coordinator":
-            return made | {"plan": str(self.file)}
+            return made | {"plan": str(self.request.plan)}
         own = {"coordinator": f"127.0.0.1:{self.port}", "advertise": f"{_HERE}:{port}"}
-        return made | own | self.plan.section.shard_memory
+        return made | own | self.request.read.section.shard_memory
 
     def _aggregator(self) -> str:
         serving, coordinator = self._serving, self.needs["coordinator"]
@@ -198,7 +190,7 @@ class Batch:
             here=_HERE,
             port=self.port,
             address=ADDRESS,
-            kit=shlex.quote(str(self.kit)),
+            kit=shlex.quote(str(self.request.kit)),
             grace=GRACE,
         )
         memory = coordinator + len(shards) * self.needs.get("shard", coordinator)
@@ -210,15 +202,19 @@ class Batch:
             f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
             f"exec secureps serve keyholder --config {own})"
         )
-        asks = f'secureps status --server "$1" --kit {shlex.quote(str(self.kit))} --name {name}'
+        kit = shlex.quote(str(self.request.kit))
+        asks = f'secureps status --server "$1" --kit {kit} --name {name}'
         over = f'over() {{ {asks} --watch > /dev/null && kill -TERM "$2"; }}'
         body = _PARTY.format(address=ADDRESS, begin=begin, over=over)
         return self._job(name, 1, self.needs["holder"], body)
 
-    def _client(self, name: str, script: Path, options: Sequence[str]) -> str:
-        words = ["secureps", "join", str(script), "--name", name, "--kit", str(self.kit)]
-        words += ["--state", str(self.folder / "state" / name), *options]
-        words.append(f"--ca-fingerprint={self.ca_fingerprint}")
+    def _client(self, name: str, script: Path) -> str:
+        request, clients = self.request, [n for n, role in self._roles.items() if role == "client"]
+        words = ["secureps", "join", str(script), "--name", name, "--kit", str(request.kit)]
+        words += ["--state", str(self.folder / "state" / name)]
+        words += fill_options(request.options(), name, clients.index(name))
+        words += [] if request.site is None else [f"--site={request.site}"]
+        words.append(f"--ca-fingerprint={request.ca_fingerprint}")
         begin = f'{shlex.join(words)} --server "$server"'
         body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
         return self._job(name, 1, self.needs.get("client"), body)

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from setproctitle import setproctitle
 
@@ -72,25 +72,11 @@ class Program:
     inherits: int | None = None
 
 
-class Process(Protocol):
-    """A process of this machine that leads its own session and process group."""
-
-    @property
-    def pid(self) -> int:
-        """The number of the process and of its group."""
-
-    def begin(self) -> None:
-        """Lets the process run, once its supervisor knows of it."""
-
-    def poll(self) -> int | None:
-        """The exit status, negative after a signal; None while it runs."""
-
-    def wait(self) -> int:
-        """The exit status, once it has ended."""
-
-
 class Subprocess:
-    """A process that starts as a new interpreter, with its output to `log`."""
+    """A process that starts as a new interpreter, with its output to `log`.
+
+    Like a `Fork` it leads its own session and process group, which have its number `pid`.
+    """
 
     def __init__(self, program: Program, log: IO[bytes]) -> None:
         self._process = subprocess.Popen(
@@ -105,12 +91,14 @@ class Subprocess:
         self.pid = self._process.pid
 
     def begin(self) -> None:
+        """Lets the process run, once its supervisor knows of it."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             os.write(self._process.stdin.fileno(), b"known\n")
         self._process.stdin.close()
 
     def poll(self) -> int | None:
+        """The exit status, negative after a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
@@ -219,7 +207,7 @@ class Fork:
             self._line.sendall(self._order)
 
     def poll(self) -> int | None:
-        """Like `Process.poll`; a fork whose server has died counts as killed once it has ended."""
+        """As in `Subprocess`; a fork whose server has died counts as killed once it has ended."""
         if self._code is None and _is_readable(self._line):
             try:
                 self._code = self._receive_number()
@@ -242,6 +230,9 @@ class Fork:
             raise EOFError
         number: int = _NUMBER.unpack(data)[0]
         return number
+
+
+Process = Subprocess | Fork
 
 
 def _is_readable(file: int | socket.socket) -> bool:

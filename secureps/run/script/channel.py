@@ -53,13 +53,16 @@ def unpack(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
 
 
 def save_tensors(tensors: Tensors) -> bytes:
+    """Puts each tensor's place before its name, because a safetensors file sorts them."""
     if not tensors:
         return b""
-    return save({name: np.array(each, order="C") for name, each in tensors.items()})
+    placed = enumerate(tensors.items())
+    return save({f"{k:08} {name}": np.array(each, order="C") for k, (name, each) in placed})
 
 
 def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
-    return {name: np.array(each) for name, each in load(data).items()} if data else {}
+    placed = sorted(load(data).items()) if data else []
+    return {name.partition(" ")[2]: np.array(each) for name, each in placed}
 
 
 class Channel:

@@ -91,7 +91,7 @@ class Calls:
         """Returns the answer; raises the script's error, or ScriptFailed if the process ended."""
         with self._lock:
             try:
-                self._channel.send({**record, "order": list(tensors)}, tensors)
+                self._channel.send(record, tensors)
             except OSError:
                 raise ScriptFailed("the script's process, which has no network, ended") from None
             return self.receive()
@@ -100,7 +100,7 @@ class Calls:
         if (got := self._channel.receive()) is None:
             raise ScriptFailed("the script's process, which has no network, ended")
         refuse_failure(got[0])
-        return got[0], restore_order(*got)
+        return got
 
 
 Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
@@ -114,8 +114,8 @@ class CutOffTrainer:
         self._ask = ask
         optional: dict[str, Callable[..., object]] = {
             "touches": lambda: ask({"do": "touches"}, {})[1],
-            "evaluate_at": self._evaluate_at,
-            "report_at": self._report_at,
+            "evaluate_at": partial(self._judge, "evaluate_at"),
+            "report_at": partial(self._judge, "report_at"),
         }
         for name in has:
             setattr(self, name, optional.get(name, partial(self._value, name)))
@@ -128,18 +128,10 @@ class CutOffTrainer:
         return FitResult(tensors, *_take_values(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        return _read_evaluation(self._ask({"do": "evaluate"}, parameters)[0])
+        return _read_evaluation(self._ask(judging_record("evaluate"), parameters)[0])
 
-    def _evaluate_at(
-        self, parameters: Arrays, versions: Mapping[str, int] | None
-    ) -> EvaluateResult:
-        return _read_evaluation(self._ask(evaluate_record(versions), parameters)[0])
-
-    def _report_at(
-        self, parameters: Arrays, versions: Mapping[str, int], message: str
-    ) -> EvaluateResult | None:
-        call = {"do": "report_at", "versions": dict(versions), "message": message}
-        record, _ = self._ask(call, parameters)
+    def _judge(self, name: str, parameters: Arrays, *given: object) -> EvaluateResult | None:
+        record, _ = self._ask(judging_record(name, *given), parameters)
         return None if record.get("nothing") else _read_evaluation(record)
 
     def _value(self, name: str) -> object:
@@ -158,55 +150,41 @@ def fit_record(config: FitConfig) -> Record:
     return {"do": "fit", "config": told}
 
 
-def evaluate_record(versions: Mapping[str, int] | None) -> Record:
-    return {"do": "evaluate_at", "versions": None if versions is None else dict(versions)}
+def judging_record(name: str, *given: object) -> Record:
+    """Makes the record of a call that judges a model; `given` are its further arguments."""
+    return {"do": name, "given": [dict(e) if isinstance(e, Mapping) else e for e in given]}
 
 
 def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
     """Makes the call of a `CutOffTrainer` at the real trainer."""
-    given, name = restore_order(record, tensors), record["do"]
+    name = record["do"]
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
         case "parameters":
             returned = method(record["seed"])
             with blamed("what parameters returned"):
-                return _tensor_reply(convert_tensors(returned))
+                return {}, convert_tensors(returned)
         case "fit":
             told = record["config"]
             privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
             secret = bytes.fromhex(told["secret"])
             config = FitConfig(**{**told, "privacy": privacy, "secret": secret})
-            returned = method(given, config)
+            returned = method(tensors, config)
             with blamed("what fit returned"):
                 result = convert_fit(returned)
-            said, made = _tensor_reply(result.parameters)
             numbers = {"examples": result.examples, "steps": result.steps}
-            return {**said, **numbers, "metrics": result.metrics}, made
-        case "evaluate":
-            return _evaluation_record(name, method(given)), {}
-        case "evaluate_at":
-            return _evaluation_record(name, method(given, record["versions"])), {}
-        case "report_at":
-            report = method(given, record["versions"], record["message"])
-            return {"nothing": True} if report is None else _evaluation_record(name, report), {}
+            return {**numbers, "metrics": result.metrics}, result.parameters
+        case "evaluate" | "evaluate_at" | "report_at":
+            judged = method(tensors, *record["given"])
+            if judged is None and name == "report_at":
+                return {"nothing": True}, {}
+            return _evaluation_record(name, judged), {}
         case "touches":
-            return _tensor_reply({tensor: np.asarray(rows) for tensor, rows in method().items()})
+            return {}, {tensor: np.asarray(rows) for tensor, rows in method().items()}
         case _:
             value = method()
             plain = value.item() if isinstance(value, np.generic) else value
             return {"value": dict(plain) if isinstance(plain, Mapping) else plain}, {}
-
-
-def restore_order(record: Record, tensors: Arrays) -> Arrays:
-    """Restores the order of the sender's tensors, which a safetensors file does not keep."""
-    order = record.get("order")
-    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
-        return tensors
-    return {name: tensors[name] for name in order}
-
-
-def _tensor_reply(tensors: Tensors) -> tuple[Record, Tensors]:
-    return {"order": list(tensors)}, tensors
 
 
 def _evaluation_record(name: str, returned: object) -> Record:

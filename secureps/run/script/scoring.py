@@ -377,7 +377,6 @@ class Race:
 
     @property
     def noiseless(self) -> bool:
-        """As in `Baselines`."""
         return isinstance(self.judge.plan.section.privacy, ClientPrivacySection)
 
     def step(self) -> bool:
@@ -385,7 +384,6 @@ class Race:
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
-        """Takes all remaining steps."""
         how = ", without noise" if self.noiseless else ""
         told = None
         for name in self._steps:

@@ -37,9 +37,8 @@ from secureps.run.script.cut_off import (
     Arrays,
     CutOffTrainer,
     answer_call,
-    evaluate_record,
     fit_record,
-    restore_order,
+    judging_record,
 )
 
 RETRIES = 3
@@ -131,7 +130,7 @@ class RayCalls:
 
     def begin(self, record: Record, tensors: Tensors) -> bytes:
         """Begins a call unless the same one has begun; returns its name."""
-        order = json.dumps({**self._trainer, "call": {**record, "order": list(tensors)}}).encode()
+        order = json.dumps({**self._trainer, "call": record}).encode()
         data = save_tensors(tensors)
         name = payload_digest(order) + payload_digest(data)
         if name not in self._begun:
@@ -143,9 +142,9 @@ class RayCalls:
     def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
         """Returns the answer of a call, which may have begun before; or raises its error."""
         name = self.begin(record, tensors)
-        replied, made = unpack(self._cluster.end(self._begun.pop(name)))
-        refuse_failure(replied)
-        return replied, restore_order(replied, made)
+        answer = unpack(self._cluster.end(self._begun.pop(name)))
+        refuse_failure(answer[0])
+        return answer
 
 
 class SpreadTrainer(CutOffTrainer):
@@ -165,8 +164,9 @@ class SpreadTrainer(CutOffTrainer):
         self._begin(fit_record(config), parameters)
 
     def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
-        at = versions if hasattr(self._own, "evaluate_at") else None
-        self._begin({"do": "evaluate"} if at is None else evaluate_record(at), parameters)
+        at = hasattr(self._own, "evaluate_at")
+        record = judging_record("evaluate_at", versions) if at else judging_record("evaluate")
+        self._begin(record, parameters)
 
 
 # --- on a worker ------------------------------------------------------------------

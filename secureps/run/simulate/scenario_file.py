@@ -19,7 +19,7 @@ from secureps.run.report.version_metrics import Heading
 from secureps.run.server_app import Founding, run_server_app, share_settings
 from secureps.run.up.folder import client_names, shard_names
 from secureps.scenario.delays import Delays
-from secureps.wording import suggest
+from secureps.wording import counted, suggest
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,9 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
     }
     for each in (plan, *plans.values()) if runs else ():
         refuse_privacy(script, each)
-    start = max(plan.bounds(name).start for name in plan.all_groups)
-    if section.clients < start:
-        raise ConfigError(
-            f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
-        )
-    for each in (plan, *plans.values()):
-        if (stated := len(_records(each))) not in (0, section.clients):
-            raise ConfigError(
-                f"{path}: clients: {section.clients} play, and the plan's federation.records has "
-                f"{stated} numbers: state one of each, or leave it out for privacy.records"
-            )
+    refuse_few(path, plan, section.clients, "clients")
+    for each in plans.values():
+        _refuse_other_records(path, each, section.clients)
     _refuse_stays(section, path)
     _refuse_unknown_shards(section, (plan, *plans.values()), path)
     with naming(path, ConfigError):
@@ -116,6 +108,40 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
 
 def _records(plan: Plan) -> tuple[int, ...]:
     return () if plan.section.federation is None else plan.section.federation.records
+
+
+def refuse_few(
+    where: Path | str, plan: Plan, clients: int, key: str = "federation.clients"
+) -> None:
+    """Refuses too few clients for a group, or too few or many numbers of records (ConfigError)."""
+    _refuse_other_records(where, plan, clients)
+    trainers = clients - (plan.evaluator != "")
+    for name in (*plan.groups, *plan.all_groups):  # the evaluation's is often the model's
+        start = plan.bounds(name).start
+        if trainers < start:
+            raise ConfigError(
+                f"{where}: {key}: {trainers} take part, but a version{plan.of(name)} waits for "
+                f"{start}: raise it, or lower {_too_large(plan, name, trainers)}"
+            )
+
+
+def _refuse_other_records(where: Path | str, plan: Plan, clients: int) -> None:
+    if (stated := len(_records(plan))) not in (0, clients):
+        raise ConfigError(
+            f"{where}: federation.records: {stated} numbers for {counted(clients, 'client')}: "
+            "state one of each, or leave it out for privacy.records"
+        )
+
+
+def _too_large(plan: Plan, group: str, trainers: int) -> str:
+    """Names the keys of a group's rule that ask for more members than there are."""
+    rule, own = plan.group(group).rule, plan.section.evaluation
+    where = "" if len(plan.section.group) == 1 else f" of group {plan.group(group).name}"
+    table = "group.rule"
+    if plan.trails(group) and own is not None and own.rule is not None:
+        table, where = "evaluation.rule", ""
+    keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
+    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:

@@ -627,17 +627,13 @@ def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSet
     return replace(own, schema=schema, values=values, rows=rows)
 
 
-Engine = Literal["here", "ray"]
-"""The place where clients train."""
-
-
 @terminable(Terminated)
 def simulate(
     path: Path,
     out: Path | None = None,
     say: Say = print,
     extras: Extras | None = None,
-    engine: Engine = "here",
+    engine: Literal["here", "ray"] = "here",
     copies: str | None = None,
 ) -> Path:
     """Plays a scenario, and writes its report into a folder that it returns.

@@ -77,7 +77,6 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.roles.coordinator.group import TOO_FEW
-from secureps.run.check import refuse_few
 from secureps.run.export import Model, export, read_model
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
@@ -99,6 +98,7 @@ from secureps.run.report.version_metrics import (
 from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.script.scoring import Baselines, Score
 from secureps.run.server_app import run_server_app
+from secureps.run.simulate.scenario_file import refuse_few
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
 from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_spawner
@@ -254,14 +254,14 @@ class Watch:
 
     Args:
         address: of the run's coordinator.
-        before: the seconds of earlier plays.
+        began: `time.monotonic` at the run's start, plus the times when nobody played it.
     """
 
     def __init__(
         self,
         programs: Programs,
         address: str,
-        before: float,
+        began: float,
         judge: ScriptProcess,
         supervisor: Supervisor,
         progress: Progress,
@@ -281,8 +281,7 @@ class Watch:
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
-        self._moved_at = time.monotonic()
-        self._began = self._moved_at - before
+        self._began, self._moved_at = began, time.monotonic()
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
         self._failures = list[str]()
@@ -677,7 +676,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before)
-        summary, cuts = _federate(programs, metrics, before.seconds, console)
+        began = time.monotonic() - before.seconds
+        summary, cuts = _federate(programs, metrics, began, console)
         sinks.close(summary.record())
     for part in summary_tables(summary):
         console.print(part)
@@ -702,13 +702,9 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
 
 
 def _federate(
-    programs: Programs, metrics: Metrics, before: float, console: Console
+    programs: Programs, metrics: Metrics, began: float, console: Console
 ) -> tuple[Summary, tuple[str, ...]]:
-    """Runs the federation, and trains the baselines; returns its summary, and strong cuts.
-
-    `before`: seconds of earlier plays.
-    """
-    began = time.monotonic() - before
+    """Runs the federation, and trains the baselines; returns its summary, and strong cuts."""
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     own = (programs.assignment, folder.logs, programs.order.processes, programs.spawner)
     with Progress(console, plan.section.name, unsafe) as progress, script_process(*own) as script:
@@ -721,10 +717,7 @@ def _federate(
             address = programs.start(supervisor, progress, pair)
             progress.show_activity(f"looks at {programs.script.name}, while they start")
             _examine_model(programs, script, progress)
-            # the run may have made progress by the time its script is imported
-            so_far = time.monotonic() - began
-            at = (programs, address, so_far)
-            with Watch(*at, script, supervisor, progress, metrics) as watch:
+            with Watch(programs, address, began, script, supervisor, progress, metrics) as watch:
                 summary = watch.until_over()
         summary = _write_models(summary, watch.steps, metrics.totals, programs, script, progress)
         versions = max(0, *summary.versions.values())
@@ -763,7 +756,7 @@ def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
             f"{path}: federation: `up` needs this section, with a script and a number of clients; "
             "a plan without it is played by a scenario: `secureps simulate`"
         )
-    refuse_few(path, plan, federation)
+    refuse_few(path, plan, federation.clients)
     script = base / federation.script
     if not script.exists():
         raise ConfigError(f"{path}: federation.script: no file {script}")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import load_plan
 from secureps.run.check import PROGRAM_BYTES, check
-from secureps.run.deploy.deployment import Request, kubernetes_files, notes, yaml_text
+from secureps.run.deploy.deployment import kubernetes_files, notes, yaml_text
 from secureps.run.deploy.kubernetes import _PREPARE
-from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.parties import Request, party_kits
 from secureps.store.keyring import load_public
 from tests.run.deploy.kits import deployed
 from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, settings_in

@@ -18,9 +18,9 @@ from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app, deploy
-from secureps.run.deploy.deployment import Request, kubernetes_files
+from secureps.run.deploy.deployment import kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
-from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.parties import Request, party_kits
 from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
 from tests.kits.nursery import ROOT

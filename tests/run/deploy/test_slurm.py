@@ -11,10 +11,9 @@ import pytest
 
 from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
-from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
-from secureps.policy.plan import load_plan
 from secureps.run.cli import deploy
+from secureps.run.deploy.parties import Request
 from secureps.run.deploy.slurm import Batch
 from secureps.store.keyring import load_public
 from tests.kits.command import said
@@ -148,16 +147,19 @@ def test_a_file_that_a_setting_names_is_found_from_a_jobs_folder(
 
 
 def test_no_party_takes_the_place_of_the_servers() -> None:
-    plan = load_plan(deployed() / "plan.toml")
-    run, kit = Path("/shared/run"), Path("/shared/kit")
-    parties: dict[str, Role] = {"coordinator": "coordinator", "coordinator-2": "shard"}
-    own = (run, kit, "ab" * 32, "1:00:00")
-    batch = Batch(plan, Path("/shared/plan.toml"), parties, *own, needs={"coordinator": 1})
+    request = Request(deployed() / "plan.toml", deployed() / "kit")
+    batch = Batch(request, Path("/shared"), "1:00:00", {"coordinator": 1}, {}, (), 7600, None)
+    kits = {kit.name: kit for kit in request.kits}
+
+    def jobs(**named: str) -> dict[str, str]:
+        own = replace(request)
+        own.__dict__["kits"] = [replace(kits[like], name=name) for name, like in named.items()]
+        return replace(batch, request=own).files()[""]
+
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
-        replace(batch, parties={"aggregator": "client"}).files()
-    chosen = (
-        batch.files()[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
-    )
+        jobs(aggregator="south")
+    made = jobs(**{"coordinator": "coordinator", "coordinator-2": "shard-0"})["aggregator.sbatch"]
+    chosen = made.partition("case $file in ")[2].partition(" esac")[0]
     for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
         script = f"file={name}.toml; case $file in {chosen} esac; echo $role"
         said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)

@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError
 from secureps.run.cli import deploy
-from secureps.run.deploy.deployment import Request, kubernetes_files
+from secureps.run.deploy.deployment import kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Store
+from secureps.run.deploy.parties import Request
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed, parsed
 from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, complaint, settings_in, written

@@ -19,6 +19,7 @@ import pytest
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, ScriptFailed
+from secureps.run.script.cut_off import judging_record
 from secureps.run.simulate import ray_cluster as module
 from secureps.run.simulate import simulation as simulating
 from secureps.run.simulate.ray_cluster import make_call, ray_cluster
@@ -181,9 +182,9 @@ def test_calls_that_nobody_asked_for_are_forgotten(tmp_path: Path) -> None:
     for seed in range(9):
         calls.begin({"do": "parameters", "seed": seed}, {})
     assert len(calls._begun) == module.KEPT
-    record, tensors = calls.ask({"do": "parameters", "seed": 8}, {})
+    _, tensors = calls.ask({"do": "parameters", "seed": 8}, {})
     assert sum(cluster.made.values()) == 9, "it had begun"
-    assert list(tensors) == record["order"] == ["slope", "steps"]
+    assert list(tensors) == ["slope", "steps"]
     calls.ask({"do": "parameters", "seed": 0}, {})
     assert sum(cluster.made.values()) == 10
 
@@ -193,9 +194,9 @@ def test_what_began_for_another_model_is_no_answer_for_this_one(tmp_path: Path) 
     script = scenario(tmp_path / "given").parent / "script.py"
     calls = module.RayCalls(Cluster(), script, {"partition": 0}, tmp_path / "state")
     _, model = calls.ask({"do": "parameters", "seed": 1}, {})
-    (asked,) = (calls.ask({"do": "evaluate"}, model)[0],)
-    calls.begin({"do": "evaluate"}, {**model, "slope": model["slope"] + 1})
-    assert calls.ask({"do": "evaluate"}, model)[0] == asked
+    asked, _ = calls.ask(judging_record("evaluate"), model)
+    calls.begin(judging_record("evaluate"), {**model, "slope": model["slope"] + 1})
+    assert calls.ask(judging_record("evaluate"), model)[0] == asked
 
 
 def test_who_trained_elsewhere_reports_from_there(tmp_path: Path) -> None:
@@ -220,9 +221,7 @@ class Reporter(Line):
     spread = module.SpreadTrainer(own, calls)
     model = spread.parameters(1)
     spread.fit(model, FitConfig({"all": 0}, 1, {"local_steps": 2}))
-    found = spread._report_at(model, {"all": 1}, "train")
-    assert found is not None
-    assert spread.__dict__["report_at"] == spread._report_at, "what a client asks"
+    found = spread.__dict__["report_at"](model, {"all": 1}, "train")
     assert (found.examples, found.metrics) == (40, {"train": 1.0})
 
 

@@ -221,7 +221,7 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("seconds = 200.0", "seconds = inf", "study.seconds: must be a finite number"),
         ("rates = [0.5]", "rates = [0]", "study.variant 2.rates"),
         ('name = "async"', 'name = "asynch"', r"no such rule, .asynch.; did you mean async\?"),
-        ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
+        ("deadline = 30.0", "start = 7", "6 take part, but a version waits for 7"),
         ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
         ('name = "alone"', 'name = "alone"\ndeadlines = [0]', "study.variant 2.deadlines"),
