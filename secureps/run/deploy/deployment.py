@@ -25,14 +25,13 @@ from secureps.run.deploy.kubernetes import (
     SERVING,
     Cluster,
     Federation,
-    Needs,
     Store,
     choose_store,
     manifests,
     refuse_meaningless,
     refuse_unreachable,
 )
-from secureps.run.deploy.parties import Request, fill_options
+from secureps.run.deploy.parties import Needs, Request, fill_options
 from secureps.run.deploy.slurm import ADDRESS, Batch
 from secureps.run.deploy.slurm import SERVERS as AGGREGATOR
 from secureps.run.initial_schema import read_values

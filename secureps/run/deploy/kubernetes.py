@@ -29,12 +29,12 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from secureps.config.sections import toml_tables
-from secureps.crypto.identity import Role, tls_name
+from secureps.crypto.identity import tls_name
 from secureps.errors import MISCONFIGURED, ConfigError, naming
 from secureps.files.objects import ObjectStore, redact
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.run.deploy.parties import PartyKit, fill_options
+from secureps.run.deploy.parties import Needs, PartyKit, fill_options
 from secureps.run.up.folder import site_holder
 
 Manifest = dict[str, object]
@@ -77,10 +77,6 @@ _FILLED = re.compile(r"\$+(?=\()|\$\$+")
 """Dollar signs that Kubernetes would interpret in a command: $(NAME), and $$ as one sign."""
 
 ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1", "SECUREPS_KERNELS": f"{DATA}/kernels"}
-
-
-Needs = Mapping[Role, int]
-"""The peak memory of a party in bytes by role, as `secureps check` estimates it, where it can."""
 
 
 def manifest(

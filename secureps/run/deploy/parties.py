@@ -30,6 +30,9 @@ from secureps.store.keyring import (
 from secureps.store.kit_files import read, under_passphrase
 from secureps.wording import named
 
+Needs = Mapping[Role, int]
+"""The peak memory of a party in bytes by role, as `secureps check` estimates it, where it can."""
+
 
 @dataclass(frozen=True)
 class PartyKit:

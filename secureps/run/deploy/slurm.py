@@ -17,8 +17,7 @@ from pathlib import Path
 from secureps.config.sections import toml_tables
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
-from secureps.run.deploy.kubernetes import Needs
-from secureps.run.deploy.parties import Request, fill_options
+from secureps.run.deploy.parties import Needs, Request, fill_options
 
 NOTICE = 120
 """Seconds before a job's time limit at which its parties end and the job is queued again."""
