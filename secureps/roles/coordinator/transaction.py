@@ -664,6 +664,15 @@ class Transaction:
         for client in self.federation.members:
             self.order(client, message)
 
+    def tell_placement(self, *gone: str) -> None:
+        """Tells all parties, and shards that are `gone`, where the shards are and what they hold.
+
+        Shards come first, because they must accept the blocks that others send.
+        """
+        configure, known = self.make_configure(), self.federation
+        for party in (*known.placed, *gone, *self.holders, *known.members):
+            self.order(party, configure)
+
     def tell_shards(self, group: str, make: Callable[[tuple[int, ...]], ShardOrder]) -> None:
         """Gives each shard with blocks of a group the order that `make` makes for its blocks."""
         for shard, blocks in self.federation.owners(group).items():
