@@ -148,7 +148,6 @@ class Attendance:
         self.asked: list[float] = []
         self._mark = -1
         self._members: Members | None = None
-        self._rounds = True
         self._out: frozenset[str] = frozenset()
         self._training: dict[str, float] = {}
         self._free: dict[str, int] = {}
@@ -165,31 +164,20 @@ class Attendance:
         same = group.members is self._members and group.sitting_out == self._out
         if touched is None or not same:
             self._members, self._out = group.members, group.sitting_out
-            self._rounds = group.rounds
-            self._forget()
-            for client in live:
-                self._look(client, live, barred)
-            return
+            for known in (self.here, self.asked, self._training, self._free):
+                known.clear()
+            self._order = self._moved = None
+            touched = live
         for client in touched:
-            self._look(client, live, barred)
+            self._look(group, client, client in live and not barred(client))
         if self._moved is not None:
             self._moved.update(touched)
 
-    def _forget(self) -> None:
-        self.here.clear()
-        self.asked.clear()
-        self._training.clear()
-        self._free.clear()
-        self._order = None
-        self._moved = None
-
-    def _look(self, client: str, live: Collection[str], barred: Barred) -> None:
-        members = self._members
-        assert members is not None
-        here = client in live and client not in self._out and not barred(client)
-        here = here and client not in members.spent
+    def _look(self, group: GroupState, client: str, may_take_part: bool) -> None:
+        members = group.members
+        here = may_take_part and client not in group.sitting_out and client not in members.spent
         (self.here.add if here else self.here.discard)(client)
-        if self._rounds:
+        if group.rounds:
             return
         trains = here and client in members.training
         since = members.moved.get(client, math.inf) if trains else None
