@@ -14,13 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import (
-    CourseFold,
-    Facts,
-    Observation,
-    Report,
-    read_report,
-)
+from secureps.dashboard.observation import CourseFold, Facts, Observation, Report, read_report
 from secureps.errors import Conflict, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain

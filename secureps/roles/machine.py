@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 from secureps.crypto.envelope import EnvelopePublicKey
@@ -339,6 +340,8 @@ SOON = 6 * 3600.0
 PATIENCE = 60.0
 """Most seconds after which a newcomer asks again."""
 
+_place = attrgetter("place")
+
 
 class RosterFollower:
     """A party's roster, at first its kit's; `unix` is the last known time of the calendar."""
@@ -503,10 +506,6 @@ class RosterFollower:
                 f"{_date(begin)}",
                 retry_after=min(left, PATIENCE),
             )
-
-
-def _place(roster: Roster) -> tuple[int, int]:
-    return roster.place
 
 
 def _date(unix: float) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.config.plan import PrioritySection
-from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import parse_vector
@@ -422,8 +421,7 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
 def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Checks counts and sizes of a receipt's shares of its one-time key; holders check the rest."""
     id, correction = receipt.id, receipt.correction
-    shared = plan.opening is Opening.COMMITTEE
-    if not shared or receipt.purpose != UPDATE:
+    if not plan.has_committee or receipt.purpose != UPDATE:
         # Fields that no party reads would be journalled and sent on, at any length.
         said = (receipt.envelopes, receipt.commitments, receipt.keys, correction, receipt.committee)
         if said != ((), (), (), None, None):

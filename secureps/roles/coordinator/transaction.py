@@ -160,14 +160,16 @@ class Attendance:
         self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
     ) -> None:
         """Takes up the clients that changed; a `barred` client takes no part at all."""
-        touched, self._mark = changes.since(self._mark), changes.mark
+        known, self._mark = changes.since(self._mark), changes.mark
         same = group.members is self._members and group.sitting_out == self._out
-        if touched is None or not same:
+        touched: Collection[str] = live
+        if known is not None and same:
+            touched = known
+        else:
             self._members, self._out = group.members, group.sitting_out
-            for known in (self.here, self.asked, self._training, self._free):
-                known.clear()
+            for each in (self.here, self.asked, self._training, self._free):
+                each.clear()
             self._order = self._moved = None
-            touched = live
         for client in touched:
             self._look(group, client, client in live and not barred(client))
         if self._moved is not None:
@@ -435,12 +437,10 @@ class Transaction:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the run, which must be founded."""
         return self.plan.layout(self.federation.run.schema)
 
     @property
     def trailing(self) -> GroupState | None:
-        """The group that trails the model; None if none does."""
         return self.federation.groups.get(self.plan.trailing)
 
     def is_trainer(self, client: str) -> bool:
