@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -80,13 +80,13 @@ SLOWEST = 30.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class Source:
     """One source, by its name in troubles: `look` puts new facts on the board every so often."""
 
-    def __init__(
-        self, name: str, look: Callable[[Board], None], every: float = FILES_EVERY
-    ) -> None:
-        self.name, self.look, self.every = name, look, every
+    name: str
+    look: Callable[[Board], None]
+    every: float = FILES_EVERY
 
 
 @contextmanager
