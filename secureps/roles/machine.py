@@ -349,7 +349,6 @@ class RosterFollower:
     def __init__(self, roster: Roster) -> None:
         self._kit = self.roster = roster
         self.unix: float | None = None
-        self._journalled: Roster | None = None
         self._kept = dict[bytes, tuple[Roster, ...]]()
         self._last: Roster | None = None
         self._said = ""
@@ -359,7 +358,6 @@ class RosterFollower:
         try:
             known = self.roster.of_line(record.text)
             self._keep(known)
-            self._journalled = max(self._journalled or known, known, key=_place)
             self.roster = max(self.roster, known, key=_place)
         except SecurepsError as error:
             raise ConfigError(
@@ -378,7 +376,7 @@ class RosterFollower:
         """
         newer = self.roster.follow(text)
         if newer is not None:
-            self.roster = self._journalled = newer
+            self.roster = newer
         found = newer or self.roster.of_line(text)
         if newer is not None or not self._rosters(found.committee):
             self._keep(found)
@@ -387,9 +385,8 @@ class RosterFollower:
 
     def resume(self, step: Step) -> None:
         """Journals the kit's roster if it came while the party was down."""
-        known = self._journalled
-        if known is None or self.roster.place > known.place:
-            self._journalled = self.roster
+        journalled = (each.place for rosters in self._kept.values() for each in rosters)
+        if self.roster.place > max(journalled, default=(-1, 0)):
             self._keep(self.roster)
             step.records.append(RosterFollowed(self.roster.text))
 

@@ -153,9 +153,8 @@ def register(tx: Transaction, event: Register) -> Noted | NotReady:
         Fenced: the sender is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
-    if not federation.reigns.is_possible(
-        event.seen
-    ):  # a damaged server must not end this coordinator
+    # A damaged server must not end this coordinator.
+    if not federation.reigns.is_possible(event.seen):
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
