@@ -91,7 +91,7 @@ def join(tx: Transaction, message: requests.Join) -> NotReady | requests.Proposa
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):
-        raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+        raise Malformed(f"{client}: no group is called {min(unknown)!r:.80}")
     known = federation.has_joined_for(client, message.groups)
     if client in federation.members and client not in federation.why_gone and known:
         return None
@@ -317,7 +317,10 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
     receipt = message.receipt
     author = tx.settings.roster.find(receipt.id.client)
     author.identity.verify(*signing_bytes(receipt), receipt.signature)
-    group = _group(tx, receipt)
+    # A receipt that was signed for one run must not be replayed in another.
+    if receipt.run != tx.federation.run.id:
+        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
+    group = tx.group(receipt.id.group)
     if _is_known(tx, receipt):
         if receipt.id in group.receipts:
             commit.resume_steps(tx, group, receipt)
@@ -343,13 +346,6 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
     envelopes.examine(tx, group, receipt)
     # A round's rule sees the update once holders have examined it; their answers move the group.
     tx.quiet = group.rounds and receipt.id not in group.open_receipts.ready
-
-
-def _group(tx: Transaction, receipt: Receipt) -> GroupState:
-    # A receipt that was signed for one run must not be replayed in another.
-    if receipt.run != tx.federation.run.id:
-        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-    return tx.group(receipt.id.group)
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:
