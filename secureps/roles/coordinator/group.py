@@ -572,9 +572,6 @@ class GroupState:
         """True if the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
 
-    def next_base(self, client: str, version: int) -> Base:
-        return Base(version, 0) if self.rounds else self.members.next_base(client, version)
-
     def awaits(self, client: str) -> bool:
         """True if the group waits for an update that it asked a client for."""
         return self.takes_updates and client in self.members.training
