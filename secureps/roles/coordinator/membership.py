@@ -177,9 +177,7 @@ def decline(tx: Transaction, message: requests.Decline) -> None:
     if message.party == tx.plan.evaluator:  # the evaluator is invited to no group
         trailing.skip_declined(tx, message.round, shorten(message.reason))
         return
-    group, client = tx.federation.groups.get(message.group), message.party
-    if group is None:
-        raise Malformed(f"no group is called {message.group!r:.80}")
+    group, client = tx.group(message.group), message.party
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:

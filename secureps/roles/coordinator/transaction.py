@@ -454,7 +454,7 @@ class Transaction:
     def group(self, name: str) -> GroupState:
         found = self.federation.groups.get(name)
         if found is None:
-            raise Malformed(f"no group is called {name!r}")
+            raise Malformed(f"no group is called {name!r:.80}")
         return found
 
     def rule(self, group: str) -> Rule:
