@@ -148,7 +148,7 @@ class OutboxSealer:
         """
         kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
-        if not pinned.plan.seals_again:
+        if not pinned.plan.has_committee:
             same = ((h.block, iter([partial(self._read_sent, h)])) for h in headers)
             return finish_sealing(self._put(pinned, anew, same))
         if kept is None:

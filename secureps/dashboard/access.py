@@ -116,8 +116,7 @@ class Acts(ABC):
         return () if self._lines is None else self._lines.done
 
     @abstractmethod
-    def may(self, viewer: Viewer) -> bool:
-        """Returns whether this viewer may do these acts."""
+    def may(self, viewer: Viewer) -> bool: ...
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
         """Does one act; returns the result in words, or raises what prevented it."""

@@ -473,11 +473,8 @@ class Connection(H11Protocol):
 
 
 def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]) -> str:
-    for parts in certificate.get("subject", ()):
-        for name, value in parts:
-            if name == "commonName":
-                return value
-    return ""
+    parts = (part for each in certificate.get("subject", ()) for part in each)
+    return next((value for name, value in parts if name == "commonName"), "")
 
 
 def bind(listen: str) -> socket.socket:

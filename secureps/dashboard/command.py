@@ -11,13 +11,7 @@ import typer
 
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
-from secureps.run.options import (
-    AskingKit,
-    Insecure,
-    MaybeRun,
-    PassphraseFd,
-    Server,
-)
+from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Server
 from secureps.run.status import find
 from secureps.service.shutdown import Shutdown
 from secureps.store.kit_files import Passphrases

@@ -16,8 +16,6 @@ from secureps.audit.page import describe
 from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import (
-    AWAITED,
-    AWAY,
     ENDED,
     HERE,
     NOT_KNOWN,
@@ -26,6 +24,7 @@ from secureps.dashboard.observation import (
     Facts,
     Seen,
     merge_costs,
+    presence,
     scores_view,
 )
 from secureps.messages.records import describe_starts
@@ -232,7 +231,7 @@ def _parties(seen: Seen) -> Iterator[Json]:
     if status is None:
         return
     held = {holding.shard: holding for holding in status.holdings}
-    used = memory_used(status.telemetry)
+    used, states = memory_used(status.telemetry), presence(status)
     for server in status.servers:
         if server.name == COORDINATOR:
             continue
@@ -242,9 +241,9 @@ def _parties(seen: Seen) -> Iterator[Json]:
             parts.insert(0, counted(own.blocks, "block"))
             parts.insert(1, used[server.name].told if server.name in used else "")
         detail = "; ".join(filter(None, parts))
-        state = HERE if server.live else AWAY if server.registered else AWAITED
         since = seen.since.get(server.name) if seen.fresh else None
-        yield _party(server.name, server.role, _state_now(state, seen), since, detail)
+        state = _state_now(states[server.name][1], seen)
+        yield _party(server.name, server.role, state, since, detail)
 
 
 def _coordinator(seen: Seen) -> Json:

@@ -7,20 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import (
-    CourseFold,
-    Facts,
-    Observation,
-    Report,
-    read_report,
-)
+from secureps.dashboard.observation import CourseFold, Facts, Observation, Report, read_report
 from secureps.errors import Conflict, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
@@ -86,13 +80,13 @@ SLOWEST = 30.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class Source:
     """One source, by its name in troubles: `look` puts new facts on the board every so often."""
 
-    def __init__(
-        self, name: str, look: Callable[[Board], None], every: float = FILES_EVERY
-    ) -> None:
-        self.name, self.look, self.every = name, look, every
+    name: str
+    look: Callable[[Board], None]
+    every: float = FILES_EVERY
 
 
 @contextmanager

@@ -564,7 +564,7 @@ class Plan:
 
     @property
     def has_committee(self) -> bool:
-        """True if a committee of key holders opens sums."""
+        """True if a committee opens sums: then updates of a burnt cohort may be sealed again."""
         return self.opening is Opening.COMMITTEE
 
     @cached_property
@@ -589,11 +589,6 @@ class Plan:
     @cached_property
     def opening(self) -> Opening:
         return cipher(self.cipher_parameters).opening
-
-    @property
-    def seals_again(self) -> bool:
-        """True if the same updates may be sealed again after a cohort failed to open."""
-        return self.opening is Opening.COMMITTEE
 
     @property
     def room(self) -> int:
@@ -657,7 +652,7 @@ class Plan:
             self.grid(group.name, group.sent)
             if self.is_sum(group.name):
                 refuse_narrow(group, self.is_exact(group.name))
-        if self.opening is Opening.COMMITTEE:
+        if self.has_committee:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]
                 refuse_small(each, own, self.fit_cipher(own[0]), self.unnamed_committee)
@@ -742,7 +737,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_steps(section)
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
-    if plan.opening is Opening.COMMITTEE:
+    if plan.has_committee:
         refuse_crowded(plan.unnamed_committee, plan._bounds)
 
 

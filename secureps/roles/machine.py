@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 from secureps.crypto.envelope import EnvelopePublicKey
@@ -339,6 +340,8 @@ SOON = 6 * 3600.0
 PATIENCE = 60.0
 """Most seconds after which a newcomer asks again."""
 
+_place = attrgetter("place")
+
 
 class RosterFollower:
     """A party's roster, at first its kit's; `unix` is the last known time of the calendar."""
@@ -346,7 +349,6 @@ class RosterFollower:
     def __init__(self, roster: Roster) -> None:
         self._kit = self.roster = roster
         self.unix: float | None = None
-        self._journalled: Roster | None = None
         self._kept = dict[bytes, tuple[Roster, ...]]()
         self._last: Roster | None = None
         self._said = ""
@@ -356,7 +358,6 @@ class RosterFollower:
         try:
             known = self.roster.of_line(record.text)
             self._keep(known)
-            self._journalled = max(self._journalled or known, known, key=_place)
             self.roster = max(self.roster, known, key=_place)
         except SecurepsError as error:
             raise ConfigError(
@@ -375,7 +376,7 @@ class RosterFollower:
         """
         newer = self.roster.follow(text)
         if newer is not None:
-            self.roster = self._journalled = newer
+            self.roster = newer
         found = newer or self.roster.of_line(text)
         if newer is not None or not self._rosters(found.committee):
             self._keep(found)
@@ -384,9 +385,8 @@ class RosterFollower:
 
     def resume(self, step: Step) -> None:
         """Journals the kit's roster if it came while the party was down."""
-        known = self._journalled
-        if known is None or self.roster.place > known.place:
-            self._journalled = self.roster
+        journalled = (each.place for rosters in self._kept.values() for each in rosters)
+        if self.roster.place > max(journalled, default=(-1, 0)):
             self._keep(self.roster)
             step.records.append(RosterFollowed(self.roster.text))
 
@@ -503,10 +503,6 @@ class RosterFollower:
                 f"{_date(begin)}",
                 retry_after=min(left, PATIENCE),
             )
-
-
-def _place(roster: Roster) -> tuple[int, int]:
-    return roster.place
 
 
 def _date(unix: float) -> str:

@@ -303,14 +303,17 @@ def make_known(
     return replace(make_commit(tx, group), blocks=own, state=group.states[shard])
 
 
-def make_coming(tx: Transaction, group: GroupState, shard: str) -> orders.Commit | None:
-    """Makes the order for a shard whose blocks the coming placement changes; None for others."""
+def coming_blocks(tx: Transaction, group: str, shard: str) -> tuple[int, ...]:
+    """Returns a shard's blocks by the coming placement; none if that does not change them."""
     before, coming = tx.federation.placement, tx.federation.coming
-    blocks = () if coming is None else coming.blocks_of(group.name, shard)
-    if not blocks or blocks == before.blocks_of(group.name, shard):
-        return None
-    own = tuple(group.blocks[block] for block in blocks)
-    return replace(make_commit(tx, group), blocks=own)
+    blocks = () if coming is None else coming.blocks_of(group, shard)
+    return () if blocks == before.blocks_of(group, shard) else blocks
+
+
+def tell_coming(tx: Transaction, group: GroupState, shard: str) -> None:
+    if blocks := coming_blocks(tx, group.name, shard):
+        own = tuple(group.blocks[block] for block in blocks)
+        tx.order(shard, replace(make_commit(tx, group), blocks=own))
 
 
 def make_published(tx: Transaction, group: GroupState) -> orders.Published:

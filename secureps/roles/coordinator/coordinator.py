@@ -607,8 +607,7 @@ def repeat_orders(
 
 
 def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
-    if coming := commit.make_coming(tx, group, shard):
-        tx.order(shard, coming)
+    commit.tell_coming(tx, group, shard)
     blocks = tx.federation.owners(group.name).get(shard)
     if blocks is None:
         return

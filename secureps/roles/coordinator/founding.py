@@ -111,17 +111,6 @@ def found(tx: Transaction, schema: Schema) -> None:
             commit.found(tx, group, None)
 
 
-def tell_moved(tx: Transaction) -> None:
-    """Tells all parties that call shards where the shards are."""
-    if (pinned := tx.federation.pinned) is None:
-        return
-    configure = tx.make_configure()
-    alone = pinned.placement.replicas is None and pinned.coming is None
-    peers = () if alone else tx.federation.placed
-    for party in (*tx.federation.members, *tx.holders, *peers):
-        tx.order(party, configure)
-
-
 def choose_founder(tx: Transaction) -> None:
     """Has a client that is here send the models that no file gives.
 
@@ -164,9 +153,8 @@ def register(tx: Transaction, event: Register) -> Noted | NotReady:
         Fenced: the sender is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
-    if not federation.reigns.is_possible(
-        event.seen
-    ):  # a damaged server must not end this coordinator
+    # A damaged server must not end this coordinator.
+    if not federation.reigns.is_possible(event.seen):
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
@@ -205,8 +193,8 @@ def register(tx: Transaction, event: Register) -> Noted | NotReady:
     if moved and tx.is_spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.say(text)
-    elif moved and reign.is_ruling(tx):
-        tell_moved(tx)
+    elif moved and federation.pinned is not None and reign.is_ruling(tx):
+        tx.tell_placement()
     if initial is not None and federation.pinned is None:
         with suppress(NotReady):  # the next server that registers tries again
             found(tx, initial)

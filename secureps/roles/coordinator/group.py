@@ -184,7 +184,6 @@ class Members:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def stand_still(self, since: float, until: float) -> None:
-        """Moves all moments by a pause of the run."""
         self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
         self.arrived = {id: after_pause(at, since, until) for id, at in self.arrived.items()}
         self.refused = {
@@ -227,7 +226,6 @@ class OpenReceipts:
             self._make_ready(receipt.id)
 
     def approve(self, id: SubmissionId, holder: str) -> None:
-        """Notes that a holder found an open submission in order."""
         self._answer(self.examined, id, holder)
         if id not in self.ready and len(self.examined[id]) >= self.enough:
             self._looked.subtract(self.answered(id))
@@ -552,7 +550,6 @@ class GroupState:
 
     @property
     def closed_cohort(self) -> CohortInProgress:
-        """The cohort in progress; there must be one."""
         assert self.making is not None
         return self.making
 
@@ -574,9 +571,6 @@ class GroupState:
     def takes_updates(self) -> bool:
         """True if the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
-
-    def next_base(self, client: str, version: int) -> Base:
-        return Base(version, 0) if self.rounds else self.members.next_base(client, version)
 
     def awaits(self, client: str) -> bool:
         """True if the group waits for an update that it asked a client for."""
@@ -682,7 +676,6 @@ class GroupState:
         return ids
 
     def end_cohort(self, at: float, reason: str) -> None:
-        """Ends a committed or burnt cohort, and its round if it had one."""
         self.let_go(self.summed)
         if self.invited:
             self.end_round()

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.config.plan import PrioritySection
-from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import parse_vector
@@ -92,7 +91,7 @@ def join(tx: Transaction, message: requests.Join) -> NotReady | requests.Proposa
         text = f"{client}'s model differs from the run's: {ours.difference(schema)}"
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):
-        raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
+        raise Malformed(f"{client}: no group is called {min(unknown)!r:.80}")
     known = federation.has_joined_for(client, message.groups)
     if client in federation.members and client not in federation.why_gone and known:
         return None
@@ -178,9 +177,7 @@ def decline(tx: Transaction, message: requests.Decline) -> None:
     if message.party == tx.plan.evaluator:  # the evaluator is invited to no group
         trailing.skip_declined(tx, message.round, shorten(message.reason))
         return
-    group, client = tx.federation.groups.get(message.group), message.party
-    if group is None:
-        raise Malformed(f"no group is called {message.group!r:.80}")
+    group, client = tx.group(message.group), message.party
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:
@@ -318,7 +315,10 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
     receipt = message.receipt
     author = tx.settings.roster.find(receipt.id.client)
     author.identity.verify(*signing_bytes(receipt), receipt.signature)
-    group = _group(tx, receipt)
+    # A receipt that was signed for one run must not be replayed in another.
+    if receipt.run != tx.federation.run.id:
+        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
+    group = tx.group(receipt.id.group)
     if _is_known(tx, receipt):
         if receipt.id in group.receipts:
             commit.resume_steps(tx, group, receipt)
@@ -344,13 +344,6 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
     envelopes.examine(tx, group, receipt)
     # A round's rule sees the update once holders have examined it; their answers move the group.
     tx.quiet = group.rounds and receipt.id not in group.open_receipts.ready
-
-
-def _group(tx: Transaction, receipt: Receipt) -> GroupState:
-    # A receipt that was signed for one run must not be replayed in another.
-    if receipt.run != tx.federation.run.id:
-        raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-    return tx.group(receipt.id.group)
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:
@@ -422,8 +415,7 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
 def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Checks counts and sizes of a receipt's shares of its one-time key; holders check the rest."""
     id, correction = receipt.id, receipt.correction
-    shared = plan.opening is Opening.COMMITTEE
-    if not shared or receipt.purpose != UPDATE:
+    if not plan.has_committee or receipt.purpose != UPDATE:
         # Fields that no party reads would be journalled and sent on, at any length.
         said = (receipt.envelopes, receipt.commitments, receipt.keys, correction, receipt.committee)
         if said != ((), (), (), None, None):

@@ -267,7 +267,7 @@ def silent_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
 
 def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
     """Yields untried sums of keys (int32, little-endian) and the holders whose shares give them."""
-    committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
+    committee, answers = _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
@@ -278,14 +278,10 @@ def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tupl
             yield total.astype("<i4").tobytes(), names
 
 
-def _key_length(tx: Transaction, group: GroupState) -> int:
-    return tx.plan.key_length(tx.layout.group(group.name))
-
-
 def _sum(
     tx: Transaction, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
 ) -> npt.NDArray[np.int64]:
-    length = _key_length(tx, group)
+    length = tx.plan.key_length(tx.layout.group(group.name))
     members = group.closed_cohort.cohort.members
     corrections = (parse_vector(group.receipts[m.id].correction or b"", length) for m in members)
     return key_sum(committee, answers, corrections, [member.weight for member in members])
@@ -296,23 +292,22 @@ def _is_plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
     return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 
-def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
-    length = _key_length(tx, group)
-    indices = {
-        holder: k for k, holder in enumerate(tx.plan.committee(asked_holders(tx, group)).holders)
-    }
-    shares = group.closed_cohort.shares
-    return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
+def _answers(tx: Transaction, group: GroupState) -> tuple[Committee, dict[int, Vector]]:
+    """Returns the committee, and by index of its holder each share of the cohort's sum of keys."""
+    length = tx.plan.key_length(tx.layout.group(group.name))
+    committee, shares = tx.plan.committee(asked_holders(tx, group)), group.closed_cohort.shares
+    index = committee.holders.index
+    return committee, {index(h): parse_vector(share, length) for h, share in shares.items()}
 
 
 def judge_answers(tx: Transaction, group: GroupState) -> Verdict:
     """Finds holders whose answers are off the polynomial of the others."""
-    return judge(tx.plan.committee(asked_holders(tx, group)), _answers(tx, group))
+    return judge(*_answers(tx, group))
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     """Returns the holders that lied about an opened cohort, and the proof in words."""
-    committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
+    committee, answers = _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
     verdict = judge(committee, answers, interpolate(committee, right))

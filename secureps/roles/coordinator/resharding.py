@@ -154,19 +154,13 @@ def advance(tx: Transaction) -> None:
             return
         coming = Placement.by_block(placement.epoch + 1, shards, _wanted_holders(tx, shards))
         tx.write(PlacementMoved(coming))
-        _tell_coming(tx)
+        for shard in federation.placed:
+            tx.order(shard, tx.make_configure())
+        for group in federation.groups.values():
+            for shard in coming.shards:
+                commit.tell_coming(tx, group, shard)
     if federation.checkpoint_in_making is None and not _lacking_shards(tx):
         checkpointing.begin(tx)
-
-
-def _tell_coming(tx: Transaction) -> None:
-    configure = tx.make_configure()
-    for shard in tx.federation.placed:
-        tx.order(shard, configure)
-    for group in tx.federation.groups.values():
-        for shard in _changing_shards(tx).get(group.name, ()):
-            if (order := commit.make_coming(tx, group, shard)) is not None:
-                tx.order(shard, order)
 
 
 def finish(tx: Transaction) -> None:
@@ -243,17 +237,13 @@ def _is_between(tx: Transaction) -> bool:
 
 def _changing_shards(tx: Transaction) -> Mapping[str, Sequence[str]]:
     """Returns, by group, the shards whose blocks the coming placement changes."""
-    now, coming = tx.federation.placement, tx.federation.coming
+    coming, groups = tx.federation.coming, tx.federation.groups
     if coming is None:
         return {}
 
-    def differs(group: str, shard: str) -> bool:
-        blocks = coming.blocks_of(group, shard)
-        return bool(blocks) and blocks != now.blocks_of(group, shard)
-
     def changing() -> dict[str, list[str]]:
-        groups = tx.federation.groups
-        return {name: [s for s in coming.shards if differs(name, s)] for name in groups}
+        moved = commit.coming_blocks
+        return {name: [s for s in coming.shards if moved(tx, name, s)] for name in groups}
 
     return tx.cache.of("changing", coming.epoch, changing)
 
@@ -371,10 +361,7 @@ def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
 
     `gone` are shards that held blocks, and are told that they hold none any more.
     """
-    configure = tx.make_configure()
-    # shards first, because they must accept the blocks that others send
-    for party in (*tx.federation.placed, *gone, *tx.holders, *tx.federation.members):
-        tx.order(party, configure)
+    tx.tell_placement(*gone)
     for group in tx.federation.groups.values():
         _repeat_step(tx, group)
     checkpointing.write_manifest_if_whole(tx)

@@ -83,7 +83,7 @@ def advance(tx: Transaction) -> float | None:
     if tx.federation.coming is None:
         termination.finish(tx)
     untils.append(note_overdue(tx))
-    return min((until for until in untils if until is not None), default=None)
+    return _earliest(*untils)
 
 
 def _advance_group(tx: Transaction, group: GroupState, paused: str) -> float | None:
@@ -532,7 +532,6 @@ def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
-    """Asks the rule for its decision."""
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}

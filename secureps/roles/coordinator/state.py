@@ -25,20 +25,14 @@ from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Base, Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
-from secureps.roles.coordinator.group import (
-    CheckpointState,
-    GroupState,
-    Phase,
-    Trail,
-    after_pause,
-)
+from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase, Trail, after_pause
 from secureps.roles.machine import AnnouncedKeys, Record
 
 KEPT_STEPS = 30
 """Number of newest cohorts, and of newest burnt cohorts, whose steps are kept."""
 
 WHY = 200
-"""Most characters that are kept of the reason why a cohort failed."""
+"""Most characters of the reason why a cohort failed, or an evaluation was skipped."""
 
 
 @dataclass(slots=True)
@@ -413,7 +407,6 @@ class Moving:
                 group.states[shard] = made[shard]
 
     def stand_still(self, since: float, until: float) -> None:
-        """Keeps the time of a pause from counting towards a move that has begun."""
         self.since = after_pause(self.since, since, until)
 
     def _act(self, act: Act, placement: Placement) -> None:
@@ -612,7 +605,6 @@ class CoordinatorState:
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one record; InternalError for one that is not the coordinator's."""
         self.timeline.take(at, record)
         self.scaled.take(at, record)
         match record:

@@ -23,15 +23,9 @@ from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.suspicion import BELIEVED, accusation, count_spare, tally_doubts
 from secureps.policy.spending import adjacency, total_epsilon
-from secureps.roles.coordinator import (
-    envelopes,
-    opening,
-    reign,
-    resharding,
-    trailing,
-)
+from secureps.roles.coordinator import envelopes, opening, reign, resharding, trailing
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.state import REVOKED, CoordinatorState
+from secureps.roles.coordinator.state import REVOKED, WHY, CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import counted, group_by_reason, named
 
@@ -51,9 +45,6 @@ ENDED, NOT_KNOWN = "ended", "not known"
 
 SKIPPED = 20
 """Most skipped evaluations for which a status has the reason: the newest."""
-
-WHY = 200
-"""Most characters of such a reason."""
 
 
 def status(

@@ -151,7 +151,7 @@ def _next_epsilon(tx: Transaction, client: str, ahead: list[GroupState]) -> floa
     """Returns a client's epsilon after what it owes already, and one more version of each group."""
     own = tx.trailing
     bases = [
-        (group, group.next_base(client, max(0, group.version)))
+        (group, group.members.next_base(client, max(0, group.version)))
         for group in ahead
         if group is not own
     ]

@@ -148,7 +148,6 @@ class Attendance:
         self.asked: list[float] = []
         self._mark = -1
         self._members: Members | None = None
-        self._rounds = True
         self._out: frozenset[str] = frozenset()
         self._training: dict[str, float] = {}
         self._free: dict[str, int] = {}
@@ -161,35 +160,26 @@ class Attendance:
         self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
     ) -> None:
         """Takes up the clients that changed; a `barred` client takes no part at all."""
-        touched, self._mark = changes.since(self._mark), changes.mark
+        known, self._mark = changes.since(self._mark), changes.mark
         same = group.members is self._members and group.sitting_out == self._out
-        if touched is None or not same:
+        touched: Collection[str] = live
+        if known is not None and same:
+            touched = known
+        else:
             self._members, self._out = group.members, group.sitting_out
-            self._rounds = group.rounds
-            self._forget()
-            for client in live:
-                self._look(client, live, barred)
-            return
+            for each in (self.here, self.asked, self._training, self._free):
+                each.clear()
+            self._order = self._moved = None
         for client in touched:
-            self._look(client, live, barred)
+            self._look(group, client, client in live and not barred(client))
         if self._moved is not None:
             self._moved.update(touched)
 
-    def _forget(self) -> None:
-        self.here.clear()
-        self.asked.clear()
-        self._training.clear()
-        self._free.clear()
-        self._order = None
-        self._moved = None
-
-    def _look(self, client: str, live: Collection[str], barred: Barred) -> None:
-        members = self._members
-        assert members is not None
-        here = client in live and client not in self._out and not barred(client)
-        here = here and client not in members.spent
+    def _look(self, group: GroupState, client: str, may_take_part: bool) -> None:
+        members = group.members
+        here = may_take_part and client not in group.sitting_out and client not in members.spent
         (self.here.add if here else self.here.discard)(client)
-        if self._rounds:
+        if group.rounds:
             return
         trains = here and client in members.training
         since = members.moved.get(client, math.inf) if trains else None
@@ -447,12 +437,10 @@ class Transaction:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the run, which must be founded."""
         return self.plan.layout(self.federation.run.schema)
 
     @property
     def trailing(self) -> GroupState | None:
-        """The group that trails the model; None if none does."""
         return self.federation.groups.get(self.plan.trailing)
 
     def is_trainer(self, client: str) -> bool:
@@ -466,7 +454,7 @@ class Transaction:
     def group(self, name: str) -> GroupState:
         found = self.federation.groups.get(name)
         if found is None:
-            raise Malformed(f"no group is called {name!r}")
+            raise Malformed(f"no group is called {name!r:.80}")
         return found
 
     def rule(self, group: str) -> Rule:
@@ -663,6 +651,15 @@ class Transaction:
     def tell_clients(self, message: ClientOrder) -> None:
         for client in self.federation.members:
             self.order(client, message)
+
+    def tell_placement(self, *gone: str) -> None:
+        """Tells all parties, and shards that are `gone`, where the shards are and what they hold.
+
+        Shards come first, because they must accept the blocks that others send.
+        """
+        configure, known = self.make_configure(), self.federation
+        for party in (*known.placed, *gone, *self.holders, *known.members):
+            self.order(party, configure)
 
     def tell_shards(self, group: str, make: Callable[[tuple[int, ...]], ShardOrder]) -> None:
         """Gives each shard with blocks of a group the order that `make` makes for its blocks."""

@@ -438,7 +438,7 @@ class Member(PinnedParty):
                 # an order to seal again replaces the group's open invitation
                 self._invites.open.pop(id.group, None)
             case orders.Settled():
-                until = order.version if order.burnt and self._plan.seals_again else None
+                until = order.version if order.burnt and self._plan.has_committee else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
             case orders.SendAgain(_, id):
                 if id in self._out.sealed:
