@@ -128,6 +128,9 @@ ENDS: dict[str, tuple[int, str]] = {
     "wiped:holder-2@1166+6,flaws:client-02>holder-1@2": (1, "examined by key holders: holder-2"),
     "older:client-03@900+3": (16, "this client's state folder ends before update"),
     "older:coordinator@700+7": (1, OLDER),
+    # two leave, and the three that a cohort needs are not there without a lost one
+    "part:client-00>shard-0@793+34.3,torn:shard-0@31+4,older:client-01@757+4.1,"
+    "quits:client-04@1063,quits:client-00@1585": (100116, "the minimum cohort is 3"),
     "spoil:client-03@2,pause:holder-2@953+32.2,older:coordinator@1145+5.2,"
     "stands:coordinator@174+53.1,quits:client-03@1222": (
         5107,

@@ -333,7 +333,10 @@ class World(Simulation):
             for name in sorted(self.lost.keys() & ended)
             if name in self.clients or said.endswith(f"waits for {name}")
         ]
-        return f"{self._why(left[0])} ({said})" if left and self.setting.rule == "all" else ""
+        bounds = [self.plan.bounds(group) for group in self.plan.groups]
+        least = min(CLIENTS if self.setting.rule == "all" else each.minimum for each in bounds)
+        needed = len(set(self.clients) - ended) < least
+        return f"{self._why(left[0])} ({said})" if left and needed else ""
 
     @staticmethod
     def _knows(machine: Machine) -> bool:
