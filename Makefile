@@ -22,14 +22,9 @@ demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this 
 	$(BIN)/secureps up policies/digits.toml
 
 # Kernels are compiled once, and not by three processes at the same time.
-# Files of which a test failed beside others are run once more alone, and said: a test that passes then
-# is at fault too, but of a loaded machine. Whole files: of some, tests are looked at together.
 test: $(STAMP)
 	$(BIN)/secureps warm
-	$(BIN)/pytest -n 3 --dist worksteal || { \
-		echo "== some tests failed side by side; the same once more, one after another"; \
-		failed=$$($(BIN)/python -c 'import json, os; print(*filter(os.path.exists, {each.partition("::")[0] for each in json.load(open(".pytest_cache/v/cache/lastfailed"))}))') \
-			&& test -n "$$failed" && $(BIN)/pytest $$failed; }
+	$(BIN)/pytest -n 3 --dist worksteal
 
 quick: $(STAMP)  ## the tests that are short and start no process, in under two minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
