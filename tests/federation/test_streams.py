@@ -29,7 +29,7 @@ def test_without_staleness_it_is_the_synchronous_model(
     assert same(simulation.model(), unharmed()[0])
 
 
-CODEC = [{"name": "support", "one_in": 4, "every": 3}, "rotate"]
+CODEC = [{"name": "support", "one_in": 4}, "rotate"]
 
 
 def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(

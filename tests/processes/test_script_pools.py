@@ -131,8 +131,9 @@ def test_under_up(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " died " not in done.stdout
+    logs = {path.stem: path.read_text()[-3000:] for path in (out / "logs").glob("client-*")}
+    assert done.returncode == 0, (done.stdout, done.stderr, logs)
+    assert " died " not in done.stdout, logs
     assert np.allclose(load_file(out / "model.safetensors")["w"], 0.5, atol=1e-3)
 
 

@@ -106,7 +106,7 @@ def test_clients_count_by_the_numbers_of_the_plans_federation(tmp_path: Path) ->
     for member in closed[0]:
         assert member.examples == wanted[member.id.client]
     (tmp_path / "plan.toml").write_text(f"{text}{COUNTED}records = {RECORDS[:9]}\n")
-    with pytest.raises(ConfigError, match=r"clients: 10 play, and the plan's .* has 9 numbers"):
+    with pytest.raises(ConfigError, match=r"federation.records: 9 numbers for 10 clients"):
         load_scenario(path)
 
 
