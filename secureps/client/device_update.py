@@ -374,14 +374,9 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
     if not bool(torch.isfinite(value).all()):
         raise NotFinite("an update has a value that is not finite")
     value = value.clamp_(-grid.range, grid.range) / divisor(grid.range, x) * most
-    steps = round_randomly(value, words).clamp_(-most, most)
-    return (steps + most).to(torch.int32)
-
-
-def round_randomly(value: Tensor, words: Tensor) -> Tensor:
-    """Computes floor(value) + [word < frac(value) 2^32], float64 (n,), of finite values."""
     floor = value.floor()
-    return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
+    up = to_unsigned(words).double() < (value - floor) * 2.0**32
+    return ((floor + up.double()).clamp_(-most, most) + most).to(torch.int32)
 
 
 def _like(array: NDArray[Any], like: Tensor) -> Tensor:

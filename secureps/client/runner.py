@@ -162,11 +162,6 @@ class Joining:
         """The ledger over all runs; ConfigError if the option contradicts its site's."""
         return self.site.choose_ledger(self.ledger) or default_ledger(self.kit, self.name)
 
-    @property
-    def public_records(self) -> int | None:
-        """The number to count by; ConfigError if the option contradicts its site's."""
-        return self.site.choose_records(self.records)
-
     def __post_init__(self) -> None:
         demand_address(self.server)
         if self.threads < 1:
@@ -216,7 +211,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 
 
 def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
-    terms, ledger, records = joining.effective_terms, joining.ledger_path, joining.public_records
+    terms, ledger = joining.effective_terms, joining.ledger_path
+    records = joining.site.choose_records(joining.records)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)

@@ -22,7 +22,7 @@ from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
-from secureps.errors import DamagedStore, InternalError, KitError, Refused
+from secureps.errors import DamagedStore, InternalError, KitError
 from secureps.messages.charge import Charge, Fact, Release
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -40,7 +40,6 @@ from secureps.messages.submission import (
 )
 from secureps.roles.pinned_run import Pinned
 from secureps.service.loop import in_order
-from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
 
 Made = TypeVar("Made")
@@ -89,12 +88,10 @@ class OutboxSealer:
         holder_keys: Mapping[str, bytes],
         committee: Callable[[str, int], KeyCommittee],
         outbox: Spool,
-        ledger: BudgetLedger,
         threads: int = 1,
         announced: Callable[[], Mapping[str, EnvelopeKeyAnnounced]] = dict,
     ) -> None:
         self._announced = announced
-        self._ledger = ledger
         self._identity = identity
         self._holder_keys = holder_keys
         self._committee = committee
@@ -106,11 +103,6 @@ class OutboxSealer:
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> Sealed:
         """Puts a founding model, float32 (values of the group,), in the clear into the outbox."""
-        if self._ledger.has_trained(pinned.run.id, id.client):
-            raise Refused(
-                "the coordinator asks for a founding model of a run to which this client has sent "
-                "updates already; a model that may have been trained never leaves in the clear"
-            )
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
         little = values.astype("<f4", copy=False).data.cast("B")

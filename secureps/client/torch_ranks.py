@@ -166,9 +166,9 @@ class Ranks:
 def descend(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD over batches of record numbers, each divided among the ranks, if there are several.
+    """Trains by plain SGD over batches of record numbers; returns the mean loss.
 
-    Returns the mean loss.
+    Several ranks divide each batch among them.
     """
     rank, world, losses = 0, 1, list[float]()
     together = module

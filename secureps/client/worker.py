@@ -97,6 +97,7 @@ from secureps.errors import (
     Malformed,
     NotFinite,
     PlanRefused,
+    Refused,
     ScriptFailed,
     SecurepsError,
 )
@@ -274,7 +275,6 @@ class ClientWorker(Worker):
             site.holder_keys,
             lambda group, version: machine.committees.due_for_made(group, version),
             outbox,
-            site.ledger,
             site.threads,
             lambda: machine.committees.keys.newest,
         )
@@ -390,6 +390,11 @@ class ClientWorker(Worker):
 
     def _offer(self, group: str, sequence: int) -> Contributed:
         site, layout = self._site, self._layout().group(group)
+        if site.ledger.has_trained(self._machine.pinned.run.id, site.name):
+            raise Refused(
+                "the coordinator asks for a founding model of a run to which this client has sent "
+                "updates already; a model that may have been trained never leaves in the clear"
+            )
         initial, kinds = initial_parameters(site.trainer, site.seed), kinds_of(site.trainer)
         with blamed("what parameters returned"):
             layout.refuse_inexact(initial, [n for n, kind in kinds.items() if kind == "constant"])

@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Unsigned
 from secureps.messages.encoding import digest
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -122,8 +122,9 @@ def check_party(name: str, role: Role) -> None:
     check_name(name)
     if role not in ROLES:
         raise Malformed(f"{name}: role {str(role)[:80]!r} is not one of {', '.join(ROLES)}")
-    # All parties follow orders that the party of this name signs: no other role may have it.
-    if name == COORDINATOR and role != "coordinator":
+    # All parties follow orders that the coordinator signs, and its standby speaks in its name
+    # (`wire.transport.party_at`): no other role may have either name.
+    if name in (COORDINATOR, STANDBY) and role != "coordinator":
         raise Malformed(f"{name} is the coordinator's name: a {role} takes another one")
 
 

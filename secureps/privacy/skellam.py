@@ -138,18 +138,11 @@ class Skellam:
                 pair, held = held[:_WORDS].tolist(), held[_WORDS:]
                 return int(pair[0] | pair[1] << 32)
 
-            values[done + first] = self.decide(more)
+            drawn = more()
+            size = self._decide_size(drawn >> 2, more)
+            values[done + first] = -size if drawn & 1 else size
             done += first + 1
         return values
-
-    def decide(self, more: Callable[[], int]) -> int:
-        """Draws one value from 64 bits, or as many as it takes; raises as `sample`.
-
-        `more` reads the next two words; the first is the low half.
-        """
-        drawn = more()
-        size = self._decide_size(drawn >> 2, more)
-        return -size if drawn & 1 else size
 
     @cached_property
     def table(self) -> Table:

@@ -33,7 +33,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
 from secureps.messages.requests import PutBlock, Submit
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import SubmissionId, signing_bytes
 from secureps.roles.holder.holder import HolderLedger, HolderRules
 from secureps.roles.machine import AnnouncedKeys
@@ -339,11 +339,12 @@ def test_the_table_has_every_place_that_looks_at_a_signature() -> None:
     assert sites() - inner == SITES.keys()
 
 
+@pytest.mark.parametrize("name", [COORDINATOR, STANDBY])
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "coordinator"])
-def test_no_roster_has_the_coordinators_name_in_another_role(role: Role) -> None:
-    """A party with that name would be obeyed as the coordinator."""
+def test_no_roster_has_the_coordinators_name_in_another_role(name: str, role: Role) -> None:
+    """A party with such a name would be obeyed as the coordinator."""
     with pytest.raises(Malformed, match="is the coordinator's name"):
-        certify(CA, COORDINATOR, role, SIGNERS[STRANGER].public.key)
+        certify(CA, name, role, SIGNERS[STRANGER].public.key)
 
 
 def refused(signed: Signed, author: str, signer: str) -> bool:

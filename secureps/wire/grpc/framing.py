@@ -177,7 +177,7 @@ REMEMBERED = 256
 LANES, FIRST_LANES = 8, 4
 """The most payloads at once, and the number on an unknown link."""
 LOOKS = 8
-"""Looks for stalled payloads within the time after which a payload is stalled."""
+"""How often the payloads are looked at in the time after which one of them counts as stalled."""
 
 
 def next_length(length: int, seconds: float) -> int:
@@ -275,7 +275,8 @@ class Lanes:
 class Stalls:
     """Cancels payloads of which nothing has moved for so many seconds.
 
-    One thread looks at all payloads now and then, so that a payload costs no thread.
+    One thread looks at all payloads, so that a payload costs no thread. It looks at intervals, and
+    so cancels a payload up to an eighth of that time late.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

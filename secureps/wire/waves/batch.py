@@ -550,8 +550,9 @@ class Relay:
     def _ask(self, party: str, asked: _Asked, message: Any, patient: bool) -> None:
         def answered(done: Future[Any]) -> None:
             result = result_of(done)
-            waits = isinstance(result, PeerError) and result.retry_after is not None
-            if waits and patient:
+            # A server that is not there may never come: its Unreachable is an answer.
+            unready = isinstance(result, PeerError) and not isinstance(result, Unreachable)
+            if patient and unready and result.retry_after is not None:
                 again = functools.partial(self._ask, party, asked, message, True)
                 self._clock.call_later(min(AGAIN, result.retry_after), again)
             else:

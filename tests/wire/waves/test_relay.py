@@ -168,6 +168,14 @@ def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
     assert server.asks == 3
 
 
+def test_a_first_request_to_a_server_that_is_not_there_is_answered_at_once() -> None:
+    relay, _, _ = world()
+    relay.perform_batch("a", [Entry(Kind.FIRST, b"shard-7", encode(Heartbeat("a")))])
+    assert relay.is_answered("a")
+    (told,), _ = relay.take_news("a")
+    assert decode(told.envelope).error == Unreachable.__name__
+
+
 class Slow(EchoServer):
     """Is ready at the third request."""
 
