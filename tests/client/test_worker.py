@@ -42,7 +42,7 @@ from secureps.roles.member.tasks import (
     in_own_order,
 )
 from secureps.roles.pinned_run import Pinned
-from secureps.store.budget import BudgetLedger, MemoryLedger
+from secureps.store.budget import BudgetLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import Walker
@@ -359,7 +359,7 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
 def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
     id = SubmissionId("c1", "all", 1)
     receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
-    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger())
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox)
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
     made = yield from sealer.seal(bench.pinned, receipt, blocks)

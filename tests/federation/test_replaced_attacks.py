@@ -15,7 +15,6 @@ from secureps.messages.run import GroupVersion
 from secureps.roles.machine import WORKER, KitRead, RosterFollower, Step
 from secureps.roles.member.committees import Committees
 from secureps.run.simulate.simulation import make_memory_kit
-from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.changing_roster import Issuer
 from tests.kits.committee_kit import CLIENTS, Holder, Sent, Site, committee_plan
@@ -145,7 +144,7 @@ def sealed_twice(sites: Sites, name: str) -> tuple[Sent, Sent]:
     before, after = sites
     follower, outbox = RosterFollower(before.kit.public.roster), MemorySpool()
     known, identity = Committees(follower, name), before.kit.identities[name]
-    sealer = OutboxSealer(identity, {}, known.due_for_made, outbox, MemoryLedger())
+    sealer = OutboxSealer(identity, {}, known.due_for_made, outbox)
     known.take(before.sealed_for("all", 0))
     first = before.send(name, by=(sealer, outbox))
     known.note_sealed(first.receipt)

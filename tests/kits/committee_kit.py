@@ -34,7 +34,6 @@ from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, make_memory_kit
 from secureps.service.holder import CommitteeWorker
-from secureps.store.budget import MemoryLedger
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import SCHEMA, update_name
@@ -114,7 +113,7 @@ class Site:
     def sealer(self, client: str, outbox: MemorySpool) -> OutboxSealer:
         """A client's, with a ledger that has nothing in it."""
         identity = self.kit.identities[client]
-        return OutboxSealer(identity, {}, self.sealed_for, outbox, MemoryLedger())
+        return OutboxSealer(identity, {}, self.sealed_for, outbox)
 
     def send(
         self,

@@ -21,7 +21,6 @@ from secureps.errors import ConfigError, InternalError
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.shard.state import Limit
 from secureps.service.loop import PATIENCE, WRITERS, RealLoop, VirtualLoop, WaveLoop, in_order
-from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import same, small_federation, unharmed
@@ -80,9 +79,7 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
     receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
-    sealer = OutboxSealer(
-        bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger(), threads
-    )
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
     layout = bench.pinned.layout.group("all")
     sealed = finish_sealing(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))

@@ -11,10 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
-from secureps.client.sealing import OutboxSealer
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import UnsafeSeed
@@ -24,14 +22,11 @@ from secureps.errors import (
     DamagedStore,
     OperatorError,
     PlanRefused,
-    Refused,
 )
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
-from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import RunPinned
-from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
@@ -256,30 +251,6 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     poor = worker_of(pinned, BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001))
     release(poor, own[0])
     assert "the budget is 1.9" in poor._explain_excess(tasks[1]), "of its own"
-
-
-def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
-    """A later one might be a trained model."""
-    pinned = pinned_by(**PRIVATE)
-    outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
-
-    def nobody(group: str, version: int) -> KeyCommittee:
-        raise AssertionError("it came to sealing")
-
-    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, ledger)
-    group = pinned.layout.groups[0]
-
-    def offered(sequence: int) -> int:
-        values = np.full(group.size, sequence, np.float32)
-        id = SubmissionId("client-00", group.name, sequence)
-        return len(sealer.offer(pinned, id, values, True).headers)
-
-    assert offered(0) == offered(1) == group.blocks, "its state was lost, and with it the seed"
-    assert ledger.rows() == []
-    release(worker_of(pinned, ledger), row(pinned.run.id, spent(0)))
-    with pytest.raises(Refused, match="a model that may have been trained never leaves"):
-        offered(2)
-    assert len(outbox.keys("")) == 2 * group.blocks
 
 
 PRIVATE: dict[str, Any] = {
