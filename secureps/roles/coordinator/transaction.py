@@ -483,7 +483,7 @@ class Transaction:
         )
         if (self.federation.ending or group.resigned) and between:
             return True
-        return self._is_made(group) or (between and self._is_deserted(group))
+        return self.is_made(group) or (between and self._is_deserted(group))
 
     def is_row_block(self, group: GroupState) -> bool:
         return self.plan.group(group.name).sparse is not None
@@ -500,7 +500,7 @@ class Transaction:
         here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
         return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
 
-    def _is_made(self, group: GroupState) -> bool:
+    def is_made(self, group: GroupState) -> bool:
         return group.version >= self.plan.versions(group.name)
 
     def _is_deserted(self, group: GroupState) -> bool:
@@ -511,8 +511,8 @@ class Transaction:
         if not self.why_too_few(group):
             return False
         others = self.federation.model_groups
-        return any(self._is_made(each) or each.resigned for each in others) and all(
-            self._is_made(each) or each.resigned or self.why_too_few(each) for each in others
+        return any(self.is_made(each) or each.resigned for each in others) and all(
+            self.is_made(each) or each.resigned or self.why_too_few(each) for each in others
         )
 
     def model_version(self) -> int:
