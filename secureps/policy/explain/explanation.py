@@ -757,7 +757,7 @@ def _trusted(plan: Plan) -> Iterator[str]:
 
 def _of_holders(plan: Plan) -> Iterator[str]:
     """Says what a committee withstands, how many holders may be away, and what an update pays."""
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return
     t, n = plan.threshold, plan.holders
     few, better = count_withstood(t, n), advised_threshold(n)
@@ -974,7 +974,7 @@ class CommitteeCost:
 
 
 def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return None
     committee = plan.unnamed_committee
     parameters = plan.fit_cipher(groups[0])
@@ -1004,7 +1004,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
 
 
 def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return
     own, part = plan.fit_cipher(group), group.sent / group.size
     now, bits = part * value_bytes(own), _bits(own.levels)
