@@ -1,5 +1,8 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
+It also answers what the whole coordinator asks of the state: which groups are over, which version
+is due for evaluation, and how a client is invited.
+
 A restart forgets `Sessions`, `Attendance` and `Cache`. With very many clients no event may look at
 all of them, so `Attendance` is updated by the clients that changed.
 """
