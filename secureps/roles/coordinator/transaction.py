@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -321,7 +321,6 @@ class Sessions:
     kept: tuple[int, ...] = ()
     began: float = 0.0
     _leases: dict[str, float] = field(default_factory=dict)
-    _live: set[str] = field(default_factory=set)
     _first: float = math.inf
     """No lease runs out before this moment, so that `live` need not look at all of them."""
 
@@ -337,11 +336,10 @@ class Sessions:
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
+        if client not in self._leases:
+            self.changes.add(client)
         self._leases[client] = until
         self._first = min(self._first, until)
-        if client not in self._live:
-            self._live.add(client)
-            self.changes.add(client)
 
     def begin(self, now: float, clients: Iterable[str], until: float) -> None:
         """Gives a lease to clients that were here by the journal, though they may have gone."""
@@ -350,20 +348,16 @@ class Sessions:
         self.unheard, self.began = set(clients), now
 
     def leave(self, client: str) -> None:
-        self._leases.pop(client, None)
-        if client in self._live:
-            self._live.remove(client)
+        if self._leases.pop(client, None) is not None:
             self.changes.add(client)
 
-    def live(self, now: float) -> set[str]:
-        """Returns the clients whose lease runs; the set itself, only for reading."""
+    def live(self, now: float) -> Names:
+        """Returns the clients whose lease runs, as they change later too."""
         if now >= self._first:
             for client in [client for client, until in self._leases.items() if until <= now]:
-                del self._leases[client]
-                self._live.discard(client)
-                self.changes.add(client)
+                self.leave(client)
             self._first = min(self._leases.values(), default=math.inf)
-        return self._live
+        return self._leases.keys()
 
     @property
     def next_look(self) -> float | None:
@@ -402,7 +396,7 @@ class Cache:
         return found
 
 
-Names = set[str] | frozenset[str]
+Names = Set[str]
 
 GOES_ON = Wait(None, "")
 """Returned by a step that has nothing to add to what its group waits for."""
@@ -428,7 +422,7 @@ class Transaction:
     clients: frozenset[str]
     holders: tuple[str, ...]
     live: Names
-    watchers: Names
+    watchers: set[str] | frozenset[str]
     sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
     quiet: bool = False

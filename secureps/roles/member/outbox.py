@@ -220,7 +220,6 @@ class Outbox:
 
     @property
     def keys(self) -> frozenset[str]:
-
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over
 
