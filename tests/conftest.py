@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 import secureps.wire.grpc  # noqa: F401  # before any test imports gRPC itself
-from secureps.run.simulate.simulation import SELDOM
+from secureps.run.simulate.simulation import GC_THRESHOLDS
 from secureps.store import journal
 
 pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is made of tests
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """As in a simulation: what is there stays, and of what comes nearly all goes by itself."""
     gc.freeze()
-    gc.set_threshold(*SELDOM)
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
 
 

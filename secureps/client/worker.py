@@ -114,13 +114,13 @@ from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.checks.sections import check_addends
 from secureps.policy.plan import (
     Plan,
-    bound,
     check_counted,
     counts_by_public_number,
     digest_round_models,
+    most_counted,
     public_number,
-    remarks,
     scale_mover,
+    weight_remarks,
 )
 from secureps.policy.spending import make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
@@ -665,7 +665,7 @@ class ClientWorker(Worker):
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
         integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
-        share = examples / bound(plan.group(aim.group))
+        share = examples / most_counted(plan.group(aim.group))
         own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
@@ -775,9 +775,9 @@ class ClientWorker(Worker):
         if section.weighting == "uniform":
             return 1
         number = public_number(plan.section, self._site.records) or int(examples)
-        counted = min(number, bound(section))
+        counted = min(number, most_counted(section))
         check_counted(section, self._site.name, counted)
-        self._note(remarks(section, plan.of(aim.group), number))
+        self._note(weight_remarks(section, plan.of(aim.group), number))
         return counted
 
     def _note(self, notes: Iterable[str]) -> None:

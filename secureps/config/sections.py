@@ -140,8 +140,9 @@ FIXED: dict[str, dict[str, Any]] = {
 }
 """Keys that plans no longer have, by section, with their former defaults.
 
-A file that has one is refused. The text that pins a plan still has them all: so an older plan keeps
-its run id and its digest, and texts in older checkpoints and audit logs are read.
+A file that has one is refused. The text that pins a plan still has them all, so that an older plan
+keeps its run id and its digest. Older checkpoints and audit logs may have texts with other values:
+these are read, but no party takes part in such a run (`roles.pinned_run.read_plan`).
 """
 
 S = TypeVar("S", bound=Section)

@@ -143,7 +143,7 @@ class RunActs(Acts):
     ) -> None:
         super().__init__(None if folder is None else ActLines(folder.root, who, me))
         self._folder, self._say = folder, say
-        own = KINDS if folder is not None else ()
+        own = RUN_ENDS if folder is not None else ()
         self.offered = (*(deed.value for deed in Deed), *own)
 
     def may(self, viewer: Viewer) -> bool:
@@ -151,9 +151,9 @@ class RunActs(Acts):
         return viewer.sees_names
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
-        if self._folder is not None and self._lines is not None and what in KINDS:
+        if self._folder is not None and self._lines is not None and what in RUN_ENDS:
             self._lines.note(what)
-            return KINDS[what](self._folder)
+            return RUN_ENDS[what](self._folder)
         act = Act(what, of.get("client", ""), of.get("reason", ""))
         self._say(act)
         return describe(act)
@@ -175,11 +175,12 @@ def _export(folder: RunFolder) -> str:
     return f"version {model.version} is in {out}"
 
 
-KINDS: Mapping[str, Callable[[RunFolder], str]] = {
+RUN_ENDS: Mapping[str, Callable[[RunFolder], str]] = {
     "end": lambda folder: stop(folder.root),
     "export": _export,
 }
-"""Ends the run in order (`secureps resume` continues it), or exports the newest model."""
+"""Acts on a run of `up` on this machine: they end it in order (`secureps resume` continues it), or
+export its newest model."""
 
 
 SAID = {

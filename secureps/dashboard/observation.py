@@ -1,5 +1,7 @@
 """What was seen of a run: presence of parties, costs of versions, its course, and its scores.
 
+`Facts` has all of it that pages are made of.
+
 Time is an argument: Unix seconds.
 """
 

@@ -1,4 +1,4 @@
-"""A dashboard's facts about a run, and their sources: status, journals, ledgers, audit logs."""
+"""The sources of a dashboard's facts about a run: status, journals, ledgers, audit logs."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
 
 
 def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
-    try:
-        from secureps.run.check import assume_service, record
+    from secureps.run.check import assume_service, record
 
+    try:
         explanation = record(explain(plan, sizes, assume_service(plan)))
     except SecurepsError:  # the run uses the plan all the same
         explanation = None

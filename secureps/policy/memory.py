@@ -201,9 +201,9 @@ def _longest(
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
-    most = room_to_make(plan, groups, blocks, service.memory, SHARD_THREADS)
+    refuse_little_memory(plan, groups, blocks, service.memory, SHARD_THREADS)
     versions = (version_bytes(plan, group, blocks[group.name]) for group in groups)
-    return max((version for version in versions if version <= most), default=0)
+    return max((version for version in versions if version <= service.memory), default=0)
 
 
 def sealing_memory(plan: Plan, group: GroupLayout) -> int:
@@ -235,17 +235,16 @@ def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
     return found
 
 
-def room_to_make(
+def refuse_little_memory(
     plan: Plan,
     groups: Sequence[GroupLayout],
     own: Mapping[str, Sequence[int]],
     memory: int,
     threads: int,
-) -> int:
-    """Returns the bytes for the version being made, `memory`; a longer version is made in a file.
+) -> None:
+    """Refuses a shard's limit of `memory` that is less than its blocks in work take (ConfigError).
 
-    `own` has the blocks that are placed on the shard. ConfigError if its limit of `memory` is less
-    than the blocks in work take.
+    `own` has the blocks that are placed on the shard.
     """
     sizes = (version_bytes(plan, group, (block,)) for group in groups for block in own[group.name])
     largest = max(sizes, default=0)
@@ -256,4 +255,3 @@ def room_to_make(
             f'with "{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
             f"of its threads, {threads}"
         )
-    return memory

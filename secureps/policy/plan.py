@@ -16,10 +16,9 @@ What happens to one plan:
     received   `Plan.from_text` reads the coordinator's text at every party, and validates it again
     laid out   `Plan.layout` refuses a model that the plan cannot carry
 
-The weight of an update (`Weighting`) is a public number in the client's signed receipt. Before an
-update is rounded it is scaled by the client's share, which is the number divided by a bound. The
-bound is the plan's, because all clients must divide by the same one; without a bound all clients
-count alike.
+A client counts by a public number, which stands in its signed receipt. Before an update is rounded
+it is scaled by the client's share, which is that number divided by a bound. The bound is the
+plan's, because all clients must divide by the same one; without a bound all clients count alike.
 
 Everything that a party computes from a plan depends on its text alone. A plan does not change
 during a run: every party has it in its journal, and reads it from there after a kill. Only the
@@ -31,7 +30,8 @@ that breaks its own terms in `roles.member.terms`. `digest` lets a site allow ce
 `refuse_small` and `refuse_crowded` stop plans that would only fail in the middle of a run.
 
 Look first at `config.plan` for a new key, at `checks` for what may not be combined with it, and
-then at `LATER`, which keeps the ids of older plans.
+then at `LATER`, which keeps the ids of older plans, as `config.sections.FIXED` does for keys that
+plans no longer have.
 """
 
 from __future__ import annotations
@@ -96,12 +96,15 @@ from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 
-MOST_EXAMPLES = 1 << 40
-"""The largest bound that a plan may state."""
-
 DEVIATIONS = 3.0
 """The range of rotated values, in standard deviations of one. Rotated values are about normal, and
 it cuts off 0.3 % of them; a wider range would make every step of the grid wider."""
+
+
+# --- how much a client counts --------------------------------------------------------
+
+MOST_EXAMPLES = 1 << 40
+"""The largest bound that a plan may state."""
 
 FEW_BITS = 8
 """`check` warns of a cohort's mean that has fewer bits left than this."""
@@ -116,7 +119,7 @@ def refuse_unbounded(section: GroupSection) -> None:
         )
 
 
-def bound(section: GroupSection) -> int:
+def most_counted(section: GroupSection) -> int:
     """Returns the most that a client of a group counts by; 1 where all count alike."""
     return 1 if section.weighting == "uniform" else section.most_examples or 1
 
@@ -126,7 +129,7 @@ def check_counted(section: GroupSection, whose: object, examples: int) -> None:
 
     With such a number a client's update would stand out of the mean. `whose` begins the refusal.
     """
-    most = bound(section)
+    most = most_counted(section)
     if not 1 <= examples <= most:
         raise Malformed(
             f"{whose}: it counts as {examples} examples, and a client of this group counts as 1 "
@@ -137,7 +140,7 @@ def check_counted(section: GroupSection, whose: object, examples: int) -> None:
 def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
     """Computes exactly the divisor of a cohort's sum: its members' shares times their weights."""
     counted = sum(member.weight * member.examples for member in cohort.members)
-    return Fraction(counted, bound(section))
+    return Fraction(counted, most_counted(section))
 
 
 def counts_by_public_number(section: PlanSection) -> bool:
@@ -181,7 +184,7 @@ def publishes_counts(section: PlanSection) -> bool:
     return any(group is not None and group.weighting == "examples" for group in groups)
 
 
-def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
+def describe_public_number(section: PlanSection, own: int | None) -> tuple[str, ...]:
     """Tells a client which of its numbers is public, and to whom; empty where all count alike."""
     if not publishes_counts(section):
         return ()
@@ -195,9 +198,9 @@ def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
     )
 
 
-def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
+def weight_remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
     """Returns warnings for a client that counts by `number`; `of` ends a phrase with its group."""
-    most, members = bound(section), section.rule.minimum
+    most, members = most_counted(section), section.rule.minimum
     share, found = min(number, most) / most, []
     if number > most:
         found.append(
@@ -205,7 +208,7 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
             f"by the plan's most_examples{of}"
         )
     left = bits_left(section.bits, share * members, members)
-    if is_few(left, section.bits):
+    if leaves_few_bits(left, section.bits):
         found.append(
             f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
             f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
@@ -214,13 +217,13 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_few(left: float, bits: int) -> bool:
+def leaves_few_bits(left: float, bits: int) -> bool:
     """Tells whether weights leave too few of the bits that a plan asks for."""
     return left < min(FEW_BITS, bits - 0.5)
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    most = bound(section)
+    most = most_counted(section)
     return [min(number, most) / most for number in numbers]
 
 
@@ -231,6 +234,9 @@ def bits_left(bits: int, shares: float, members: int) -> float:
     the sum of weights; `shares` is the sum of all members' shares.
     """
     return bits + math.log2(shares) - math.log2(members) / 2
+
+
+# --- one plan ------------------------------------------------------------------------
 
 
 def refuse_small(

@@ -5,11 +5,11 @@
 Payloads never enter a machine: they lie in stores under keys, and effects name the key (`attach`).
 `service.executor` journals the records before it performs any of the effects.
 
-`RosterFollower` is the part that all roles share: the newest roster of the CA, and the holders'
-newest envelope keys. The CA signs a new roster whenever a party comes or goes, and signs the
-current one anew before it expires. A party accepts a roster from any sender, by the CA's signature,
-and an envelope key by the holder's signature. It never goes back to an older key, because an old
-key may have been stolen.
+All roles share `RosterFollower`, which has the CA's newest roster, and `AnnouncedKeys`, which has
+the holders' newest envelope keys. The CA signs a new roster whenever a party comes or goes, and
+signs the current one anew before it expires. A party accepts a roster from any sender, by the CA's
+signature, and an envelope key by the holder's signature. It never goes back to an older key,
+because an old key may have been stolen.
 """
 
 from __future__ import annotations
@@ -334,11 +334,13 @@ class DiskReports:
         return self.report_trouble(self._reason) if stale else []
 
 
-SOON = 6 * 3600.0
+# --- rosters and envelope keys ----------------------------------------------------------
+
+ROSTER_NOTICE = 6 * 3600.0
 """Seconds before a roster expires in which operators are warned."""
 
-PATIENCE = 60.0
-"""Most seconds after which a newcomer asks again."""
+NEWCOMER_RETRY = 60.0
+"""Most seconds after which a client that is too new on the roster asks again."""
 
 _place = attrgetter("place")
 
@@ -477,7 +479,7 @@ class RosterFollower:
         if self.expired:
             return f"goes by an old roster: {self.expired}"
         end = self.roster.expires
-        if not end or self.unix is None or self.unix <= end - SOON:
+        if not end or self.unix is None or self.unix <= end - ROSTER_NOTICE:
             return ""
         return f"goes by a roster that expires on {_date(end)}: secureps roster renew signs it anew"
 
@@ -499,9 +501,8 @@ class RosterFollower:
         if left > 0:
             raise NotReady(
                 f"{client} came onto the roster after the run was founded, and takes part "
-                f"{wait:g} s after that (newcomers_wait of the plan), on "
-                f"{_date(begin)}",
-                retry_after=min(left, PATIENCE),
+                f"{wait:g} s after that (newcomers_wait of the plan), on {_date(begin)}",
+                retry_after=min(left, NEWCOMER_RETRY),
             )
 
 
@@ -542,7 +543,7 @@ class AnnouncedKeys:
         holder = roster.find(told.holder)
         if holder.role != "holder" or not holder.cipher_key_digest:
             raise UnknownParty(f"{told.holder} is no key holder, and has no envelope key")
-        _verify(told, holder.public_key)
+        _verify_announcement(told, holder.public_key)
         # A key of another run is erased by that run's rules.
         if told.run != run:
             raise WrongRun(f"key {told.number} of {told.holder} was announced for another run")
@@ -562,6 +563,6 @@ class AnnouncedKeys:
 
 
 @lru_cache(64)
-def _verify(told: EnvelopeKeyAnnounced, key: bytes) -> None:
+def _verify_announcement(told: EnvelopeKeyAnnounced, key: bytes) -> None:
     """Unsigned unless the holder with this key signed it; cached for all clients of a process."""
     PublicIdentity(key).verify(*announcement_bytes(told), told.signature)

@@ -154,8 +154,8 @@ def describe_behind(party: str, placement: Placement) -> Say:
 def read_plan(run: RunInfo) -> Plan:
     """Reads the plan of a run in which this party takes part.
 
-    Raises PlanRefused if its text says what this version of secureps does not follow, and as
-    `Plan.from_text`. Otherwise two parties of unlike versions could read an update differently.
+    Raises as `Plan.from_text`, and PlanRefused if the text says what this version of secureps does
+    not follow. Without that check parties of two versions could read one update differently.
     """
     plan = Plan.from_text(run.plan)
     if plan.text != run.plan:

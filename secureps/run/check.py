@@ -28,7 +28,6 @@ from secureps.config.sections import (
     read_toml,
     refuse_misplaced,
 )
-from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
@@ -201,7 +200,7 @@ def assume_service(plan: Plan, clients: int | None = None) -> Service:
     return Service(
         shards=shard_names(plan.section.shards),
         clients=clients or max(plan.bounds(name).most for name in plan.groups),
-        program=PROGRAM_BYTES + KERNEL_BYTES * (plan.opening is Opening.COMMITTEE),
+        program=PROGRAM_BYTES + KERNEL_BYTES * (plan.has_committee),
         connection=CONNECTION_BUFFER,
         stream=STREAM_BUFFER,
         threads=servers.TRANSFERS,

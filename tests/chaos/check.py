@@ -30,7 +30,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes, block_delta
-from secureps.policy.plan import Plan, bound
+from secureps.policy.plan import Plan, most_counted
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
@@ -371,7 +371,7 @@ def _means(
         counted += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
     grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[Any]]()
-    shares = Fraction(counted, bound(known.plan.group(GROUP)))
+    shares = Fraction(counted, most_counted(known.plan.group(GROUP)))
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
         mean = grid.weighted_mean(values, shares, cohort.weight + known.plan.noisy_shards)

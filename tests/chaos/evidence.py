@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from secureps.client.sealing import Sealing
 from secureps.client.worker import ClientWorker
-from secureps.crypto.cipher import Opening
 from secureps.messages.encoding import canonical
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed, SequencesBegun
@@ -68,7 +67,7 @@ class Evidence:
                     header = next(sealing)
                 except StopIteration as end:
                     return self._note(end.value, made.astype(np.int64), receipt.examples)
-                if pinned.plan.opening is not Opening.COMMITTEE:
+                if not pinned.plan.has_committee:
                     self.broken(f"{header.name} may leave before all is sealed, and can be opened")
                 self._ahead[header.author].add(header.digest)
                 yield header

@@ -26,7 +26,7 @@ from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_deltas import block_codes, block_delta
-from secureps.policy.plan import Plan, bound
+from secureps.policy.plan import Plan, most_counted
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.machine import Done
@@ -101,7 +101,7 @@ def test_no_two_blocks_are_rounded_by_the_same_words(tmp_path: Path) -> None:
     own = worker(plan := make_plan(), tmp_path, SecretSeed(bytes(32)))
     layout = own._layout().group("all")
     halves = np.full(VALUES, plan.grid("all", layout.sent).step / 2, np.float32)
-    made = drawn(own, Aim("all", 1, 4), made_of(halves), bound(plan.group("all")))
+    made = drawn(own, Aim("all", 1, 4), made_of(halves), most_counted(plan.group("all")))
     blocks = [made[slice(*layout.sent_span(block))] for block in range(layout.blocks)]
     shortest = min(block.size for block in blocks)
     assert len({block[:shortest].tobytes() for block in blocks}) == len(blocks)

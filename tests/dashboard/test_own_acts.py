@@ -7,7 +7,7 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Identity
 from secureps.dashboard import Json, access
-from secureps.dashboard.access import KINDS, SAID, OwnActs, RunActs, Viewer
+from secureps.dashboard.access import RUN_ENDS, SAID, OwnActs, RunActs, Viewer
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.errors import ConfigError, DamagedStore, NotReady, SecurepsError
 from secureps.messages.acts import Act, Deed
@@ -152,7 +152,7 @@ def test_an_act_is_on_the_disk_before_it_is_done(
     with pytest.raises(SecurepsError):
         acts.do("export", {})  # there is no checkpoint
     assert [act.what for act in acts.done] == ["end", "export"]
-    assert set(KINDS) == {"end", "export"}
+    assert set(RUN_ENDS) == {"end", "export"}
 
 
 def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(

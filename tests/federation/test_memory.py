@@ -125,7 +125,7 @@ def test_check_predicts_what_is_in_memory_and_in_files(
         held = [made.nbytes for made in states._kept.values() if not made.mapped]
         known = {each.name: states._state.group(each.name).states for each in groups}
         newest = [states.values(at, max(its)).nbytes for at, its in known.items() if its]
-        most = max(newest) if memory is None else states.tiers._room_in_memory()
+        most = max(newest) if memory is None else memory
         made = [each for each in newest if each <= most]
         resident.append(sum(held) + max(made, default=0))  # one more is being made
         files.append(sum(path.stat().st_size for path in (tmp_path / shard / "states").iterdir()))

@@ -25,7 +25,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.explain.explanation import explain
-from secureps.policy.plan import Plan, bound, load_plan
+from secureps.policy.plan import Plan, load_plan, most_counted
 from secureps.roles.pinned_run import Pinned
 from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -70,7 +70,7 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         made, again = looked_at(layout, blocks)
         update = yield from seal(self, pinned, receipt, again)
         assert isinstance(update.receipt.fact, Charge)
-        share = receipt.examples / bound(pinned.plan.group(receipt.id.group))
+        share = receipt.examples / most_counted(pinned.plan.group(receipt.id.group))
         sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from secureps.crypto.cipher import Opening
 from secureps.messages import orders, requests
 from secureps.messages.member_records import Sealed
 from secureps.messages.run import COORDINATOR
@@ -70,7 +69,7 @@ class Client:
 
     def joined(self) -> "Client":
         self.welcome()
-        if self.plan.opening is Opening.COMMITTEE:  # no key of this kit is one: nothing is sealed
+        if self.plan.has_committee:  # no key of this kit is one: nothing is sealed
             told = orders.KeyCommittee(ROSTER.committee, (HOLDER,), ())
             self.machine.committees._told[told.committee] = told
         return self

@@ -12,7 +12,7 @@ from secureps.config.sections import parse
 from secureps.errors import PlanRefused
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.plan import Plan, bits_left, publishes_counts, remarks, shares_of
+from secureps.policy.plan import Plan, bits_left, publishes_counts, shares_of, weight_remarks
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import journalled
@@ -188,7 +188,7 @@ def test_bits_are_judged_by_the_mean() -> None:
     assert bits_left(16, 4.0, 4) == pytest.approx(17.0)
     assert bits_left(16, 1.0, 4) == pytest.approx(15.0)
     (group,) = plan(group=[{"most_examples": 10**6, "rule": {"quorum": 5}}]).section.group
-    (few,) = remarks(group, "", 300)
+    (few,) = weight_remarks(group, "", 300)
     assert "about 5.5 of 16 bits are left in a mean of 5 clients like this one" in few
 
 

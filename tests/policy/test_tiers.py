@@ -1,11 +1,11 @@
-"""The memory that a shard has left for the version being made, and when it is too little."""
+"""How long a version is, and which memory is too little for a shard."""
 
 from typing import Any
 
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.policy.memory import room_to_make, version_bytes
+from secureps.policy.memory import refuse_little_memory, version_bytes
 from secureps.policy.plan import Plan
 from tests.kits.roles_kit import make_plan
 
@@ -16,8 +16,9 @@ def plan_of(**group: Any) -> Plan:
     return make_plan(group=[{"rule": RULE} | group])
 
 
-def room(plan: Plan, memory: int, threads: int = 1) -> int:
-    return room_to_make(plan, plan.lay_out_sizes({"all": 60}), {"all": (0, 2)}, memory, threads)
+def refuse(memory: int, threads: int, own: tuple[int, ...] = (0, 2)) -> None:
+    plan = plan_of()
+    refuse_little_memory(plan, plan.lay_out_sizes({"all": 60}), {"all": own}, memory, threads)
 
 
 @pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
@@ -36,12 +37,10 @@ def test_differences_and_what_they_leave_over_are_counted() -> None:
 
 @pytest.mark.parametrize(("threads", "least"), [(1, 64), (3, 192)])
 def test_too_little_is_refused_with_the_least_that_works(threads: int, least: int) -> None:
-    plan = plan_of()
-    assert room(plan, least, threads) == least
+    refuse(least, threads)
     with pytest.raises(ConfigError, match=r'is too little for .*it works with "1 KiB" or more'):
-        room(plan, least - 1, threads)
+        refuse(least - 1, threads)
 
 
 def test_a_shard_without_blocks_needs_nothing() -> None:
-    plan = plan_of()
-    assert room_to_make(plan, plan.lay_out_sizes({"all": 60}), {"all": ()}, 0, 1) == 0
+    refuse(0, 1, own=())

@@ -6,7 +6,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.errors import ConfigError, Malformed, NotReady, Refused
 from secureps.messages.records import RosterFollowed
-from secureps.roles.machine import PATIENCE, SOON, KitRead, RosterFollower, Say, Step
+from secureps.roles.machine import NEWCOMER_RETRY, ROSTER_NOTICE, KitRead, RosterFollower, Say, Step
 
 CA = Identity(b"c" * 32)
 BOB = certify(CA, "bob", "client", CA.public.key)
@@ -98,8 +98,8 @@ def test_an_operator_hears_of_it_before_a_roster_expires() -> None:
     follower = RosterFollower(first_roster(CA, end))
     assert not follower.notice
     for unix, said in (
-        (end - SOON, ""),
-        (end - SOON + 1, "goes by a roster that expires on 1970-01-12 13:46 UTC"),
+        (end - ROSTER_NOTICE, ""),
+        (end - ROSTER_NOTICE + 1, "goes by a roster that expires on 1970-01-12 13:46 UTC"),
         (end, "goes by a roster that expires"),
         (end + 1, "goes by an old roster: the roster expired on 1970-01-12 13:46 UTC"),
     ):
@@ -116,7 +116,7 @@ def test_a_newcomer_waits_from_its_enrolment_on() -> None:
     follower.demand_known("bob", FIRST.digest, 0.0)
     with pytest.raises(NotReady) as unknown:  # without a calendar nobody is known long enough
         follower.demand_known("bob", FIRST.digest, 30.0)
-    assert unknown.value.retry_after == PATIENCE
+    assert unknown.value.retry_after == NEWCOMER_RETRY
     follower.read(Step(), KitRead(79.0))
     with pytest.raises(NotReady, match="after the run was founded") as error:
         follower.demand_known("bob", FIRST.digest, 30.0)

@@ -306,7 +306,7 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "crypto/identity.py _signed_by": (tls_certificate,),
     "crypto/identity.py verify_tls": (key_request,),
     "flower/strategy.py _verify": (),  # tests/flower/test_refusals.py, on a grid
-    "roles/machine.py _verify": (envelope_key,),
+    "roles/machine.py _verify_announcement": (envelope_key,),
     "roles/coordinator/membership.py take_evaluation": (evaluation,),
     "roles/coordinator/membership.py submit": (receipt_at_the_coordinator,),
     "roles/holder/holder.py check_author": (receipt_at_a_holder,),

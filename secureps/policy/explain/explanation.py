@@ -60,11 +60,11 @@ from secureps.policy.plan import (
     LARGE_BLOCK,
     Plan,
     bits_left,
-    bound,
     bytes_up,
     counts_by_public_number,
     envelope_bytes,
-    is_few,
+    leaves_few_bits,
+    most_counted,
     one_envelope,
     shares_of,
     value_bytes,
@@ -489,7 +489,8 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
 def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
     """Says what small clients lose to large ones."""
     for name in _one_of_each(plan):
-        left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
+        left, section = _left(plan, name, numbers), plan.group(name)
+        most = most_counted(section)
         if section.weighting == "uniform" and plan.section.privacy is None:
             if not plan.is_sum(name) and numbers and numbers[0] != numbers[-1]:
                 yield (
@@ -501,7 +502,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
                 f"and the largest has {numbers[-1]:,}"
             )
-        if left is not None and is_few(left, section.bits):
+        if left is not None and leaves_few_bits(left, section.bits):
             yield (
                 f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
                 "a mean of the smallest clients: take a smaller most_examples, or more bits"
@@ -756,7 +757,7 @@ def _trusted(plan: Plan) -> Iterator[str]:
 
 def _of_holders(plan: Plan) -> Iterator[str]:
     """Says what a committee withstands, how many holders may be away, and what an update pays."""
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return
     t, n = plan.threshold, plan.holders
     few, better = count_withstood(t, n), advised_threshold(n)
@@ -973,7 +974,7 @@ class CommitteeCost:
 
 
 def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return None
     committee = plan.unnamed_committee
     parameters = plan.fit_cipher(groups[0])
@@ -1003,7 +1004,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
 
 
 def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    if plan.opening is not Opening.COMMITTEE:
+    if not plan.has_committee:
         return
     own, part = plan.fit_cipher(group), group.sent / group.size
     now, bits = part * value_bytes(own), _bits(own.levels)

@@ -22,7 +22,7 @@ class Sight:
 
 def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
-    keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
+    keys = "; sums of one-time keys" if plan.has_committee else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
     made = "models" if plan.has_model else "totals"
     if plan.has_model and any(map(plan.is_sum, plan.groups)):
@@ -81,7 +81,7 @@ def collusion(plan: Plan) -> tuple[str, ...]:
         return ("any shard alone: it reads every update",)
     least = min(plan.bounds(name).minimum for name in plan.all_groups)
     seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
-    who = _committees(plan) if plan.opening is Opening.COMMITTEE else ONE_HOLDER
+    who = _committees(plan) if plan.has_committee else ONE_HOLDER
     return (
         *who,
         f"all but one of a cohort's clients (at least {least - 1}) together with {seen}",

@@ -311,6 +311,7 @@ def coming_blocks(tx: Transaction, group: str, shard: str) -> tuple[int, ...]:
 
 
 def tell_coming(tx: Transaction, group: GroupState, shard: str) -> None:
+    """Tells a shard of the newest version, if the coming placement changes its blocks of it."""
     if blocks := coming_blocks(tx, group.name, shard):
         own = tuple(group.blocks[block] for block in blocks)
         tx.order(shard, replace(make_commit(tx, group), blocks=own))

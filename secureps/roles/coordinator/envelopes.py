@@ -244,7 +244,7 @@ AT_ONCE = 64
 """Announcements that every holder may make; more are allowed by cohorts and time."""
 
 BETWEEN = 60.0
-"""Seconds for which two more announcements are allowed, or less if keys serve a shorter time."""
+"""Seconds for which two more announcements are allowed."""
 
 
 def take_key(tx: Transaction, told: EnvelopeKeyAnnounced) -> None:

@@ -202,13 +202,11 @@ def withdraw(tx: Transaction, message: requests.Withdraw) -> None:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
     if group.takes_updates and (news or id in group.members.returning):
-        _refuse_update(tx, group, message, shorten(message.reason))
+        _ask_anew(tx, group, message, shorten(message.reason))
 
 
-def _refuse_update(
-    tx: Transaction, group: GroupState, message: requests.Withdraw, reason: str
-) -> None:
-    """Asks a client anew whose update was refused in transit.
+def _ask_anew(tx: Transaction, group: GroupState, message: requests.Withdraw, reason: str) -> None:
+    """Asks a client for another update, because the one that it sent was refused in transit.
 
     An update that was to come again is dropped. The round of a set is given up if the update that
     one of its clients sealed anew is refused.

@@ -99,7 +99,7 @@ def form_committee(tx: Transaction) -> None:
     The earlier holders go on while the roster has fewer holders than the plan, or lacks a key.
     """
     known, roster, pinned = tx.federation.committees, tx.settings.roster, tx.federation.pinned
-    shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
+    shared = tx.plan.has_committee and pinned is not None
     if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
         text = "the key that all updates are encrypted for is no longer on the roster"
         tx.step.say(f"{text}: nobody can open them, begin a new run from the last model")

@@ -28,7 +28,7 @@ from secureps.messages.scaling import (
     ShardLoad,
 )
 from secureps.messages.submission import UPDATE, Cohort, Held
-from secureps.policy.memory import room_to_make
+from secureps.policy.memory import refuse_little_memory
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import (
     Action,
@@ -400,7 +400,7 @@ def _why_too_little(
     for shard in sorted(memory.keys() & shards):
         own = {group.name: then.blocks_of(group.name, shard) for group in groups}
         try:
-            room_to_make(tx.plan, groups, own, int(memory[shard]), threads=1)
+            refuse_little_memory(tx.plan, groups, own, int(memory[shard]), threads=1)
         except ConfigError as error:
             return f"{shard}: {error}"
     return ""

@@ -197,7 +197,7 @@ def _describe_all_made(plan: Plan) -> str:
 
 
 def _describe_end(tx: Transaction) -> str:
-    short = [group for group in tx.federation.model_groups if not tx._is_made(group)]
+    short = [group for group in tx.federation.model_groups if not tx.is_made(group)]
     if not short:
         return _describe_all_made(tx.plan)
     parts = [f"of {group.name}: {group.resigned}" for group in short if group.resigned]

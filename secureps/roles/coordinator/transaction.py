@@ -1,5 +1,8 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
+It also answers what the whole coordinator asks of the state: which groups are over, which version
+is due for evaluation, and how a client is invited.
+
 A restart forgets `Sessions`, `Attendance` and `Cache`. With very many clients no event may look at
 all of them, so `Attendance` is updated by the clients that changed.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -318,7 +321,6 @@ class Sessions:
     kept: tuple[int, ...] = ()
     began: float = 0.0
     _leases: dict[str, float] = field(default_factory=dict)
-    _live: set[str] = field(default_factory=set)
     _first: float = math.inf
     """No lease runs out before this moment, so that `live` need not look at all of them."""
 
@@ -334,11 +336,10 @@ class Sessions:
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
+        if client not in self._leases:
+            self.changes.add(client)
         self._leases[client] = until
         self._first = min(self._first, until)
-        if client not in self._live:
-            self._live.add(client)
-            self.changes.add(client)
 
     def begin(self, now: float, clients: Iterable[str], until: float) -> None:
         """Gives a lease to clients that were here by the journal, though they may have gone."""
@@ -347,20 +348,16 @@ class Sessions:
         self.unheard, self.began = set(clients), now
 
     def leave(self, client: str) -> None:
-        self._leases.pop(client, None)
-        if client in self._live:
-            self._live.remove(client)
+        if self._leases.pop(client, None) is not None:
             self.changes.add(client)
 
-    def live(self, now: float) -> set[str]:
-        """Returns the clients whose lease runs; the set itself, only for reading."""
+    def live(self, now: float) -> Names:
+        """Returns the clients whose lease runs, as they change later too."""
         if now >= self._first:
             for client in [client for client, until in self._leases.items() if until <= now]:
-                del self._leases[client]
-                self._live.discard(client)
-                self.changes.add(client)
+                self.leave(client)
             self._first = min(self._leases.values(), default=math.inf)
-        return self._live
+        return self._leases.keys()
 
     @property
     def next_look(self) -> float | None:
@@ -399,7 +396,7 @@ class Cache:
         return found
 
 
-Names = set[str] | frozenset[str]
+Names = Set[str]
 
 GOES_ON = Wait(None, "")
 """Returned by a step that has nothing to add to what its group waits for."""
@@ -425,7 +422,7 @@ class Transaction:
     clients: frozenset[str]
     holders: tuple[str, ...]
     live: Names
-    watchers: Names
+    watchers: set[str] | frozenset[str]
     sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
     quiet: bool = False
@@ -483,7 +480,7 @@ class Transaction:
         )
         if (self.federation.ending or group.resigned) and between:
             return True
-        return self._is_made(group) or (between and self._is_deserted(group))
+        return self.is_made(group) or (between and self._is_deserted(group))
 
     def is_row_block(self, group: GroupState) -> bool:
         return self.plan.group(group.name).sparse is not None
@@ -500,7 +497,7 @@ class Transaction:
         here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
         return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
 
-    def _is_made(self, group: GroupState) -> bool:
+    def is_made(self, group: GroupState) -> bool:
         return group.version >= self.plan.versions(group.name)
 
     def _is_deserted(self, group: GroupState) -> bool:
@@ -511,8 +508,8 @@ class Transaction:
         if not self.why_too_few(group):
             return False
         others = self.federation.model_groups
-        return any(self._is_made(each) or each.resigned for each in others) and all(
-            self._is_made(each) or each.resigned or self.why_too_few(each) for each in others
+        return any(self.is_made(each) or each.resigned for each in others) and all(
+            self.is_made(each) or each.resigned or self.why_too_few(each) for each in others
         )
 
     def model_version(self) -> int:

@@ -131,8 +131,8 @@ def name_of(cohort: Cohort) -> Name:
 
 KEY_COHORTS = 10
 KEY_SECONDS = 3600.0
-"""What a key serves at most. A stolen key opens no more than that; a new key costs each client a
-message, and a holder a file that is synced."""
+"""Most cohorts, and most seconds, that one key serves. A stolen key opens no more than that, but a
+new key costs each client a message, and its holder a file that is synced."""
 
 KEPT = 24 * 3600.0
 """Seconds after which a replaced key is erased at the latest."""

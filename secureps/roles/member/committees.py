@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
@@ -114,7 +113,7 @@ class Committees:
         published: Mapping[str, Published],
     ) -> None:
         """Declines invitations for which no update may be sealed (`objection`)."""
-        for group, invite in list(invites.items()) if plan.opening is Opening.COMMITTEE else ():
+        for group, invite in list(invites.items()) if plan.has_committee else ():
             newest = published.get(group)
             base = invite.version if newest is None else newest.version
             if reason := self.objection(group, base):
@@ -124,7 +123,7 @@ class Committees:
 
     def can_seal(self, plan: Plan, group: str, version: int) -> bool:
         """True if the key holders' roster, if any, has not expired, so an update can be sealed."""
-        if plan.opening is not Opening.COMMITTEE:
+        if not plan.has_committee:
             return True
         try:
             self._follower.demand_unexpired(self.due(group, version).committee)

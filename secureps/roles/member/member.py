@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from secureps.crypto.cipher import Opening
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
@@ -764,7 +763,7 @@ class Member(PinnedParty):
             return
         if self._pinned is None:
             self._write(step, RunPinned(reply.run, reply.placement, reply.shards))
-            if self._plan.opening is Opening.COMMITTEE:
+            if self._plan.has_committee:
                 self._follower.resume(step)
             if any(at.version for at in reply.next):
                 self._write(step, SequencesBegun(reply.next))

@@ -220,7 +220,6 @@ class Outbox:
 
     @property
     def keys(self) -> frozenset[str]:
-
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over
 
@@ -313,8 +312,8 @@ class Outbox:
 REMEMBERED = 3
 """Newest contributions whose mean predicts the next one."""
 LEAST_PART = 0.125
-"""The smallest part of the local work: pulling and pushing take as long for less of it, and an
-update of fewer steps counts as much in the mean."""
+"""The smallest part of its local work that a client does. Pulling and pushing take as long for a
+smaller part, and an update of fewer steps counts as much in the mean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from secureps.messages.run import Schema, wrong_run
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.checks.sections import weak_privacy
-from secureps.policy.plan import Plan, describe_public, different_keys, public_number
+from secureps.policy.plan import Plan, describe_public_number, different_keys, public_number
 from secureps.policy.spending import adjacency, epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.outbox import Outbox
@@ -372,7 +372,8 @@ class MemberSettings:
 
         A client with a budget of its own needs no warning of weak privacy.
         """
-        public = () if self.name == plan.evaluator else describe_public(plan.section, self.records)
+        trains = self.name != plan.evaluator
+        public = describe_public_number(plan.section, self.records) if trains else ()
         weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
         return (*public, *weak)
 

@@ -23,7 +23,7 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.block_deltas import block_delta
-from secureps.policy.memory import room_to_make
+from secureps.policy.memory import refuse_little_memory
 from secureps.roles.machine import Halt, Record
 from secureps.roles.pinned_run import Pinned, PinnedParty
 
@@ -209,7 +209,7 @@ class ShardState(PinnedParty):
     @property
     def opened_by_key_sum(self) -> bool:
         """True if this shard opens sums itself, with a sum of keys from a committee."""
-        return self.pinned.plan.opening is Opening.COMMITTEE
+        return self.pinned.plan.has_committee
 
     def group(self, group: str) -> ShardGroup:
         """Returns what this shard holds of a group; Malformed if there is no such group."""
@@ -526,25 +526,16 @@ class Limit:
     memory: int | None = None
     threads: int = 1
 
-    def room(self, name: str, pinned: Pinned) -> int | None:
-        """Returns the bytes for making a version on the shard of this name; None for no limit.
-
-        Raises:
-            ConfigError: the limit is too low.
-        """
-        if self.memory is None:
-            return None
-        groups, placement = pinned.layout.all_groups, pinned.placement
-        own = {group.name: placement.blocks_of(group.name, name) for group in groups}
-        return room_to_make(pinned.plan, groups, own, self.memory, self.threads)
-
     def refusal(self, name: str, record: RunPinned) -> list[Halt]:
+        """Ends the shard of this name if its limit is too low for a placement of the run."""
         if self.memory is None:
             return []
         try:
             known = Pinned.of(record)
+            groups = known.layout.all_groups
             for placement in filter(None, (record.placement, record.coming)):
-                self.room(name, replace(known, placement=placement))
+                own = {group.name: placement.blocks_of(group.name, name) for group in groups}
+                refuse_little_memory(known.plan, groups, own, self.memory, self.threads)
         except ConfigError as error:
             return [Halt(f"{name}: {error}", ConfigError)]
         return []

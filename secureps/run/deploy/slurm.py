@@ -122,7 +122,7 @@ class Batch:
     def files(self) -> dict[str, dict[str, str]]:
         """Makes the files, by folder ("" and "config") and name."""
         self._refuse_unfit()
-        jobs, config = {}, {}
+        jobs, config, options = {}, {}, self.request.options()
         for name, role in self._roles.items():
             if role in ("coordinator", "shard", "holder"):
                 end = "" if role == "coordinator" else ".in"
@@ -132,7 +132,7 @@ class Batch:
             elif role == "holder":
                 jobs[f"{name}.sbatch"] = self._holder(name)
             elif role == "client" and self.request.script is not None:
-                jobs[f"{name}.sbatch"] = self._client(name, self.request.script)
+                jobs[f"{name}.sbatch"] = self._client(name, self.request.script, options)
         return {"": jobs, "config": config, "logs": {}}
 
     def _refuse_unfit(self) -> None:
@@ -207,11 +207,11 @@ class Batch:
         body = _PARTY.format(address=ADDRESS, begin=begin, over=over)
         return self._job(name, 1, self.needs["holder"], body)
 
-    def _client(self, name: str, script: Path) -> str:
+    def _client(self, name: str, script: Path, options: Sequence[str]) -> str:
         request, clients = self.request, [n for n, role in self._roles.items() if role == "client"]
         words = ["secureps", "join", str(script), "--name", name, "--kit", str(request.kit)]
         words += ["--state", str(self.folder / "state" / name)]
-        words += fill_options(request.options(), name, clients.index(name))
+        words += fill_options(options, name, clients.index(name))
         words += [] if request.site is None else [f"--site={request.site}"]
         words.append(f"--ca-fingerprint={request.ca_fingerprint}")
         begin = f'{shlex.join(words)} --server "$server"'

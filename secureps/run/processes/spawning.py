@@ -98,7 +98,7 @@ class Subprocess:
         self._process.stdin.close()
 
     def poll(self) -> int | None:
-        """The exit status, negative after a signal; None while it runs."""
+        """Returns the exit status, negative after a signal; None while the process runs."""
         return self._process.poll()
 
     def wait(self) -> int:

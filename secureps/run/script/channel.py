@@ -53,7 +53,7 @@ def unpack(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
 
 
 def save_tensors(tensors: Tensors) -> bytes:
-    """Puts each tensor's place before its name, because a safetensors file sorts them."""
+    """Serializes tensors with their places before their names, by which safetensors sorts them."""
     if not tensors:
         return b""
     placed = enumerate(tensors.items())

@@ -627,6 +627,11 @@ def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSet
     return replace(own, schema=schema, values=values, rows=rows)
 
 
+# --- one command, and its report ---------------------------------------------------
+
+Say = Callable[[str], None]
+
+
 @terminable(Terminated)
 def simulate(
     path: Path,
@@ -716,16 +721,13 @@ def _write_report(play: Play, summary: Mapping[str, Any], say: Say) -> None:
 
 # --- play --------------------------------------------------------------------------
 
-
-Say = Callable[[str], None]
-
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures that are the same in each play; all others are seconds of this machine."""
 
-FIRST = 1
+ALL_JOINED = 1
 """The version by which all clients that come at the beginning have joined."""
 
-OFTEN = 1000
+READ_AFTER = 1000
 """Requests after which the coordinator's window of reports is read, before it overflows."""
 
 
@@ -840,12 +842,12 @@ class Play:
                 if versions != self._seen:
                     self._gather()
                     say(self._publish(versions))
-                    if max(self._seen.values()) < FIRST:
+                    if max(self._seen.values()) < ALL_JOINED:
                         settled()
                     self._seen = versions
                     if self.copies is not None:
                         self.copies.copy()  # an error that persists is reported at the end
-                elif watch.requests >= OFTEN:
+                elif watch.requests >= READ_AFTER:
                     self.metrics.take(self.simulation.coordinator.telemetry)
                     watch.requests = 0
                 self._finished = bool(self.simulation.coordinator.federation.finished)
@@ -984,7 +986,7 @@ class Play:
 
 # --- garbage collection -----------------------------------------------------------
 
-SELDOM = (50_000, 10, 10)
+GC_THRESHOLDS = (50_000, 10, 10)
 """The thresholds of the garbage collector (`gc.set_threshold`; by default 700, 10, 10)."""
 
 
@@ -997,7 +999,7 @@ def collecting_seldom() -> Iterator[Callable[[], None]]:
     objects already nothing is frozen, because `gc.unfreeze` would free its objects too.
     """
     before, held = gc.get_threshold(), gc.get_freeze_count()
-    gc.set_threshold(*SELDOM)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         if held:
             yield lambda: None

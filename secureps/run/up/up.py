@@ -113,6 +113,8 @@ from secureps.store.journal_rows import NO_SPACE
 from secureps.tracebacks import TEXT_LIMIT
 from secureps.wording import counted, group_by_reason, join_alike, numberless, one_line, size
 
+# --- what earlier plays of a run measured --------------------------------------------
+
 
 def read_so_far(folder: RunFolder) -> Gathered:
     """Reads the metrics of earlier plays of a run; ConfigError if the file cannot be read."""
@@ -139,20 +141,22 @@ def write_so_far(folder: RunFolder, gathered: Gathered) -> None:
     replace_text(folder.report / "sofar.json", json.dumps(record) + "\n")
 
 
-MOST_LEFT = 50.0
-"""Percent of an update: a clip that leaves more of it is not reported."""
+# --- warnings in the logs of clients -------------------------------------------------
 
-PIECE = 1 << 16
+MOST_LEFT = 50.0
+"""Percent of an update: if a clip leaves more of it, no warning is printed."""
+
+LOG_PIECE = 1 << 16
 """The most bytes of a log that are read at a time."""
 
-LONGEST = 4 * TEXT_LIMIT
+LONGEST_LINE = 4 * TEXT_LIMIT
 """Characters of a line that are searched: a script may write lines of any length."""
 
 _NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
 
 _NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
 
-_KINDS = {
+_CUTS = {
     "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
     "range": re.compile(
         r"[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it.*"
@@ -168,8 +172,8 @@ class ClientWarnings:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
         # The number of cuts of each kind, the clients that were cut, and the strongest cut's line.
         self._times = Counter[str]()
-        self._cut = {kind: set[str]() for kind in _KINDS}
-        self._furthest = dict.fromkeys(_KINDS, (-math.inf, ""))
+        self._cut = {kind: set[str]() for kind in _CUTS}
+        self._furthest = dict.fromkeys(_CUTS, (-math.inf, ""))
         self._silent: dict[str, dict[str, str]] = {}
         self._told = set[tuple[str, str]]()
 
@@ -182,7 +186,7 @@ class ClientWarnings:
         before = {kind: len(said) for kind, said in self._silent.items()}
         for client, log in self._logs.items():
             with suppress(OSError):  # no log yet
-                for _, line in log.read_new(True, PIECE):
+                for _, line in log.read_new(True, LOG_PIECE):
                     self._hear_silence(client, line)
                     yield from self._new_cut(client, line)
         quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
@@ -199,14 +203,14 @@ class ClientWarnings:
         often = [
             f"{kind} cut {counted(self._times[kind], 'update')} of "
             f"{counted(len(self._cut[kind]), 'client')} {done[kind]}"
-            for kind in _KINDS
+            for kind in _CUTS
             if self._times[kind]
         ]
-        said = dict.fromkeys(self._furthest[kind][1] for kind in _KINDS if self._times[kind])
+        said = dict.fromkeys(self._furthest[kind][1] for kind in _CUTS if self._times[kind])
         return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
 
     def _hear_silence(self, client: str, line: str) -> None:
-        if (found := _NOTHING_SENT.search(line[:LONGEST])) is None:
+        if (found := _NOTHING_SENT.search(line[:LONGEST_LINE])) is None:
             return
         kind = numberless(found.group())
         if (kind, client) not in self._told:
@@ -217,8 +221,8 @@ class ClientWarnings:
     def _new_cut(self, client: str, line: str) -> Iterator[str]:
         own = line[line.find(f"{client}: ") + len(client) + 2 :]
         said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
-        for kind, pattern in _KINDS.items():
-            if (found := pattern.search(line[:LONGEST])) is None:
+        for kind, pattern in _CUTS.items():
+            if (found := pattern.search(line[:LONGEST_LINE])) is None:
                 continue
             number = {name: float(text) for name, text in found.groupdict().items()}
             if number.get("left", 0) > MOST_LEFT:
@@ -232,14 +236,16 @@ class ClientWarnings:
             yield f"{said} (its log has every such line, this is said once)"
 
 
-POLL = 0.25
+# --- watch ---------------------------------------------------------------------------
+
+ASK_EVERY = 0.25
 """Seconds between two requests for the status."""
 
 LEAVE_SECONDS = 30.0
 """Seconds for clients to hear of the run's end, and leave."""
 
-_TICK = 0.02
-"""Seconds between two checks whether they have left."""
+_LEFT_EVERY = 0.02
+"""Seconds between two checks whether all clients have left."""
 
 STUCK_SECONDS = 10.0
 """Seconds without a step after which a run with too few clients is given up."""
@@ -322,7 +328,7 @@ class Watch:
         self._supervisor.expect_end()
         until = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < until and self._running_clients():
-            time.sleep(_TICK)
+            time.sleep(_LEFT_EVERY)
             self._poll_processes()
         self._poll_status()
         for line in self._echo.flush():
@@ -380,7 +386,7 @@ class Watch:
         try:
             status = self._observer.status()
         except PeerError:
-            return POLL  # the coordinator is being restarted
+            return ASK_EVERY  # the coordinator is being restarted
         took = time.monotonic() - asked
         self._metrics.take(status.telemetry)
         if status.evaluation is not None:
@@ -395,7 +401,7 @@ class Watch:
         elapsed = time.monotonic() - self._began
         self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
         # each request takes time of the coordinator, so a slow answer means fewer requests
-        return min(max(POLL, 2 * took), 8 * POLL)
+        return min(max(ASK_EVERY, 2 * took), 8 * ASK_EVERY)
 
     def _notice(self, status: Status) -> None:
         before = self._status.groups if self._status is not None else ()
@@ -549,6 +555,9 @@ def read_version_0(folder: RunFolder) -> dict[str, Any]:
         if not any(model.versions.values()):
             return model.tensors
     return {}
+
+
+# --- play ----------------------------------------------------------------------------
 
 
 def up(order: Order, console: Console) -> Path:

@@ -185,7 +185,7 @@ class States:
         self._state = state
         self._folders = folders
         self._make = make
-        self.tiers = Tiers(state, folders.states, limit)
+        self.tiers = Tiers(folders.states, limit)
         self._kept: dict[_Place, GroupValues] = {}
         """Versions in memory, and mapped ones whose digest was checked, last used last."""
 
@@ -566,12 +566,9 @@ class Tiers:
         limit: without one all versions are in memory; with one none but the one being made.
     """
 
-    def __init__(self, state: ShardState, folder: Path, limit: Limit) -> None:
-        self._state = state
+    def __init__(self, folder: Path, limit: Limit) -> None:
         self._limit = limit
         self._scratch = Scratch(folder)
-        self._epoch = -1
-        self._room: int | None = None
         self._hits = self._waits = 0
         self._waited = 0.0
 
@@ -581,9 +578,8 @@ class Tiers:
 
     def allocate(self, size: int) -> Allocate:
         """Chooses where to make a version of so many bytes: in memory, or in a nameless file."""
-        if not self.bounded or size <= self._room_in_memory():
-            return in_memory
-        return self._scratch.vector
+        memory = self._limit.memory
+        return in_memory if memory is None or size <= memory else self._scratch.vector
 
     @contextmanager
     def count_use(self) -> Iterator[None]:
@@ -607,10 +603,3 @@ class Tiers:
             WAIT_SECONDS: self._waited,
         }
         return tuple(Figure(name, float(value)) for name, value in known.items())
-
-    def _room_in_memory(self) -> int:
-        pinned = self._state.pinned
-        if self._room is None or self._epoch != pinned.placement.epoch:
-            self._room = self._limit.room(self._state.name, pinned)
-            self._epoch = pinned.placement.epoch
-        return self._room or 0

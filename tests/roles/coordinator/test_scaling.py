@@ -12,7 +12,7 @@ from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, 
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.run import GroupVersion
 from secureps.messages.scaling import BlockAssigned
-from secureps.policy.memory import room_to_make
+from secureps.policy.memory import refuse_little_memory
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import resharding, scaling, status, trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
@@ -93,7 +93,7 @@ class Desk:
 
         def works(memory: int) -> bool:
             try:
-                room_to_make(self.tx.plan, self.groups, own, memory, 1)
+                refuse_little_memory(self.tx.plan, self.groups, own, memory, 1)
             except ConfigError:
                 return False
             return True

@@ -23,7 +23,7 @@ from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Noted, Retire
 from secureps.messages.run import COORDINATOR, GroupVersion, Schema, ShardAddress, TensorSpec
 from secureps.messages.submission import Base
-from secureps.policy.plan import Plan, describe_public
+from secureps.policy.plan import Plan, describe_public_number
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -91,7 +91,7 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     step = client.welcome()
     pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
     assert step.records == [pinned]
-    published = list(map(Say, describe_public(PLAN.section, None)))
+    published = list(map(Say, describe_public_number(PLAN.section, None)))
     assert step.effects == [*published, *(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
     assert client.machine.pinned == Pinned.of(pinned)
     assert client.machine.wake() == 15.0

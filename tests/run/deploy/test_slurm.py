@@ -87,6 +87,8 @@ def test_what_is_written_pins_the_kits_ca_and_takes_what_a_site_allows(tmp_path:
     assert f" --threshold=3 --site={site} --ca-fingerprint={pinned} --server " in job
     with pytest.raises(ConfigError, match="--copies: bucket: no URL"):
         written(tmp_path / "again", "--copies", "bucket")
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):  # also if no client is deployed
+        written(tmp_path / "again", "--set", "x", "--name", "holder-0")
     site.write_text("minimun = 3\n")
     with pytest.raises(ConfigError, match="did you mean minimum"):
         written(tmp_path / "again", "--site", str(site))

@@ -25,7 +25,7 @@ from secureps.run.processes.signals import Terminated
 from secureps.run.report.version_metrics import Extras
 from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulation import SELDOM, Play, collecting_seldom, simulate
+from secureps.run.simulate.simulation import GC_THRESHOLDS, Play, collecting_seldom, simulate
 from secureps.store.checkpoint import read_state
 from secureps.tracebacks import find_fatal_line, locate_crash
 from tests.kits import extras_kit, whole_steps
@@ -366,7 +366,7 @@ def switched(thresholds: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_cycles_are_looked_for_as_before_once_a_play_is_over(switched: list[str]) -> None:
     def play() -> None:
         with collecting_seldom() as settled:
-            assert gc.get_threshold() == SELDOM
+            assert gc.get_threshold() == GC_THRESHOLDS
             assert switched == ["freeze"]
             settled()
             assert switched == ["freeze", "freeze"]
@@ -383,7 +383,7 @@ def test_what_others_hold_back_stays_held(
 ) -> None:
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
     with collecting_seldom() as settled:
-        assert gc.get_threshold() == SELDOM
+        assert gc.get_threshold() == GC_THRESHOLDS
         settled()
     assert gc.get_threshold() == THRESHOLDS
     assert switched == []

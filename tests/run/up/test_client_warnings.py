@@ -10,7 +10,7 @@ import pytest
 from secureps.errors import ConfigError
 from secureps.run.up.folder import Origin, RunFolder, claim_folder
 from secureps.run.up.runs import log
-from secureps.run.up.up import PIECE, ClientWarnings
+from secureps.run.up.up import LOG_PIECE, ClientWarnings
 from tests.kits.command import typed
 
 AT = "2026-11-22 10:00:00,000 "
@@ -76,7 +76,7 @@ def test_a_line_is_read_when_it_is_whole_and_a_log_without_any_stops_nobody(tmp_
     write(tmp_path, "a", FAR, end="")
     assert list(echo.news()) == []
     with (tmp_path / "a.log").open("a") as log:
-        log.write("\n" + "x" * 2 * PIECE)
+        log.write("\n" + "x" * 2 * LOG_PIECE)
     assert list(echo.news()) == [f"a says: {FAR}{ONCE}"]
     for _ in range(3):
         assert list(echo.news()) == []

@@ -70,7 +70,7 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda *given: None)
     watch._began = time.monotonic()
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
-    monkeypatch.setattr("secureps.run.up.up.POLL", 0.0)
+    monkeypatch.setattr("secureps.run.up.up.ASK_EVERY", 0.0)
     summary, last = watch.until_over(), ["a sends no update"]
     assert summary.finished == "all 2 versions are made"
     assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
