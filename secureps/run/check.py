@@ -187,6 +187,11 @@ def list_unknown(
             f"the plan's digest, which covers initial: it lies on another machine, {initial}, and "
             "was not fetched; --fetch fetches it"
         )
+    if permit.run_script and clients is None:
+        told.append(
+            "whether a script takes the plan: --run-script ran none, because the plan has no "
+            "[federation] that names one"
+        )
     if runs and clients is not None:
         told.append(
             f"whether {clients.script} takes the plan: what it asks for in [training] is not "
