@@ -604,6 +604,8 @@ class PlanSection(Table):
         room = {"clip": 1.0} if client else {"range": 1.0}
         public = isinstance(privacy, dict) and privacy.get("adjacency") != "zero-out"
         records = privacy.get("records") if public else None
+        if type(records) is not int or records < 1:  # an error of [privacy], and of no group
+            records = None
 
         def complete(group: Any) -> Any:
             if not isinstance(group, dict):

@@ -36,6 +36,7 @@ def demand_address(address: str, what: str = "server") -> None:
         if host and "/" not in host and port.isdigit() and 1 <= int(port) <= 65535:
             continue
         host, _, port = each.rpartition("://")[2].partition("/")[0].partition(":")
+        host, port = ("", host) if host.isdigit() and not port else (host, port)  # a port alone
         right = f"{host or 'HOST'}:{port if port.isdigit() and 1 <= int(port) <= 65535 else 'PORT'}"
         raise ConfigError(f"{what} {address}: expected HOST:PORT, the coordinator's, as in {right}")
 

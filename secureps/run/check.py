@@ -31,7 +31,7 @@ from secureps.config.sections import (
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
-from secureps.messages.charge import Release
+from secureps.messages.charge import Fact, Release
 from secureps.messages.run import Schema
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
@@ -47,7 +47,7 @@ from secureps.policy.explain.explanation import (
 )
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan, publishes_counts, publishes_exact_counts
-from secureps.policy.spending import Choice, choose_noise, refuse_epsilon
+from secureps.policy.spending import Choice, choose_noise, make_fact, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -185,6 +185,11 @@ def list_unknown(
         told.append(
             f"the plan's digest, which covers initial: it lies on another machine, {initial}, and "
             "was not fetched; --fetch fetches it"
+        )
+    if permit.run_script and clients is None:
+        told.append(
+            "whether a script takes the plan: --run-script ran none, because the plan has no "
+            "[federation] that names one"
         )
     if runs and clients is not None:
         told.append(
@@ -576,6 +581,8 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
                 f"{plan.section.initial}, and was not fetched; --fetch fetches it"
             )
             verdict = replace(verdict, plans="unknown", objection=objection)
+        if verdict.key == "budget" and not verdict.objection and policy.terms.budget is not None:
+            verdict = replace(verdict, objection=_overspends([], policy.terms.budget, plan))
         yield verdict
     if policy.records is not None:
         how = "counts by it" if publishes_counts(plan.section) else "counts all alike"
@@ -602,9 +609,29 @@ def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
             f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "
             "name another file as ledger for this plan"
         )
+    objection = objection or (_overspends(known, budget, plan) if known else "")
     exact = without_privacy(sum(run.exact for run in own.spent()))
     more = exact and f", and {exact}"
     return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent{more}", has, objection)
+
+
+def _overspends(known: Sequence[Fact], budget: float, plan: Plan) -> str:
+    """Returns why a site's budget covers no update of the plan; empty if it covers one.
+
+    One value in one group costs least. `known` are charges of other updates, of the plan's unit.
+    """
+    privacy = plan.section.privacy
+    if privacy is None:
+        return ""
+    facts = [make_fact(plan, "client", group, 1, 0) for group in plan.groups]
+    delta = min(privacy.delta, OWN_DELTA)
+    least = min(epsilon_of([*known, fact], delta) for fact in facts if fact is not None)
+    if least <= budget:
+        return ""
+    return (
+        f"one update under this plan would bring epsilon to {least:.3f} at delta {delta:g}, and "
+        f"the site's budget is {budget:g}: nothing is sealed under it"
+    )
 
 
 def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[WordTable | Text]:

@@ -107,7 +107,7 @@ keys = _group(
 )
 roster = _group(
     "roster",
-    "Change who takes part in a run while it trains: add, revoke, renew.\n\n"
+    "Change who takes part in a run while it trains: add, revoke, renew, replace-holder.\n\n"
     "These commands run at whoever issues keys.",
     {
         _PLAIN: {
@@ -222,7 +222,7 @@ COMMANDS: Commands = {
         ),
         "resume": (
             "run.commands:resume",
-            "Continue a run of `up` that was stopped, by Ctrl-C or a power cut.",
+            "Continue a run of `up` that failed, or that Ctrl-C or a power cut stopped.",
         ),
         "export": (
             "run.commands:export",

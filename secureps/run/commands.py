@@ -255,7 +255,7 @@ def join(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
+        int, typer.Option(min=1, metavar="N", help="How many seal updates, block by block.")
     ] = 1,
     pin: Pin = "off",
     ca_fingerprint: CaFingerprint = None,

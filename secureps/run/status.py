@@ -205,9 +205,7 @@ def _last_status(folder: RunFolder, why: str) -> Status | None:
 
 
 def runs(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
-    ] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where runs lie.")] = Path("runs"),
 ) -> None:
     for line in list_runs(folder):
         Console().print(line, soft_wrap=True)

@@ -141,6 +141,8 @@ def read(path: Path, absent: str, forbidden: int = 0o022, most: int = _MAX_FILE)
             data = file.read(most + 1)  # bounded: a device's size says nothing
     except (FileNotFoundError, NotADirectoryError):
         raise KitError(f"{path} is missing{absent}") from None
+    except IsADirectoryError:
+        raise KitError(f"{path}: Is a directory; name a file in it") from None
     except OSError as error:
         raise KitError(f"cannot read {path}: {error}") from None
     if len(data) > most:

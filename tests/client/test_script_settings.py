@@ -116,6 +116,7 @@ def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
         ("ps.example:0", "ps.example:PORT"),
         ("ps.example:70000", "ps.example:PORT"),
         (":7600", "HOST:7600"),
+        ("7600", "HOST:7600"),
         ("a,ps.example:1", "a:PORT"),
         ("http://ps.example:7600", "ps.example:7600"),
         ("https://ps.example/run:1", "ps.example:PORT"),

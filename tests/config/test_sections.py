@@ -130,6 +130,16 @@ def test_a_key_that_is_gone_names_what_to_do() -> None:
         parse(PlanSection, PLAN | {"shards_wait": 5.0}, "plan.toml")
 
 
+@pytest.mark.parametrize("records", ["many", 300.0, 0])
+def test_a_wrong_number_of_records_is_an_error_of_privacy_alone(records: object) -> None:
+    """The groups' bound is filled in from it."""
+    rest = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "sample_rate": 0.1}
+    privacy = {"records": records, **rest, "delta": 1e-5, "budget": 8.0}
+    with pytest.raises(ConfigError, match=r"privacy\.records: must be") as caught:
+        parse(PlanSection, PLAN | {"privacy": privacy}, "plan.toml")
+    assert "most_examples" not in str(caught.value)
+
+
 def test_a_sections_keys_are_listed_once() -> None:
     """In a file of another kind all keys are unknown."""
     rule = {"name": "sync", "quorum": 5, "patience": 1}

@@ -393,8 +393,9 @@ HOLDER_HEARS = {
         "only a key holder that decrypts sums may ask for one (the sender's fault)"
     ),
     "an empty ledger": (
-        "... comes with an empty ledger to a run whose sums it has opened: restore "
-        "nothing, start a new run (the other side's fault)"
+        "... comes with an empty ledger to a run whose sums it has opened: start it with the "
+        "state folder that it had; if that is gone, restore no copy, and leave it off (the other "
+        "side's fault)"
     ),
     "a far incarnation": (
         "... says that it obeyed incarnation ...; this coordinator has come to ..., and "

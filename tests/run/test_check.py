@@ -84,6 +84,11 @@ budget = 100.0
     assert any("the clip begins at 1 " in remark for remark in explained.remarks)
 
 
+def test_a_plan_that_names_no_script_says_that_none_was_run(tmp_path: Path) -> None:
+    assert "--run-script ran none" in check(write(tmp_path), permit=RUN).unknown[-1]
+    assert "--run-script" not in "".join(check(write(tmp_path)).unknown)
+
+
 @pytest.mark.slow
 def test_the_models_size_comes_from_the_option_the_file_or_the_script(tmp_path: Path) -> None:
     assert check(write(tmp_path), 1000).groups[0].values == 1000

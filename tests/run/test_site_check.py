@@ -9,7 +9,7 @@ from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import load_plan
 from secureps.run.check import check_site, is_accepted
-from secureps.store.budget import BudgetLedger
+from secureps.store.budget import BudgetLedger, epsilon_of
 from tests.kits.command import typed
 from tests.kits.ledgers import charge, expose
 from tests.kits.nursery import ROOT
@@ -67,6 +67,22 @@ def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
     found = verdicts(tmp_path, KEPT)
     assert [key for key, objection in found.items() if objection] == ["ledger"]
     assert "of 8 is spent: nothing more is sealed at this site" in found["ledger"]
+
+
+def test_a_budget_below_the_first_update_refuses_it(tmp_path: Path) -> None:
+    """The client would join, seal nothing, and leave with status 78."""
+    found = verdicts(tmp_path, KEPT.replace("budget = 8.0", "budget = 0.5"))
+    assert [key for key, objection in found.items() if objection] == ["budget"]
+    assert "one update under this plan would bring epsilon to" in found["budget"]
+
+
+def test_a_ledger_that_has_no_room_for_an_update_refuses_it(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db")
+    charge(ledger, bytes(32), Charge("a", "all", 0, 0.9, 0.2, 20))
+    spent = epsilon_of([fact for _, fact in ledger.facts()], 1e-5)
+    for more, refused in ((0.01, ["ledger"]), (5.0, [])):
+        found = verdicts(tmp_path, KEPT.replace("budget = 8.0", f"budget = {spent + more}"))
+        assert [key for key, objection in found.items() if objection] == refused
 
 
 def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> None:

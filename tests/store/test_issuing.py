@@ -247,6 +247,8 @@ def test_files_that_are_no_requests(issuer: Path, tmp_path: Path) -> None:
     path = tmp_path / "north.json"
     with pytest.raises(KitError, match=r"north\.json is missing"):
         read_request(path)
+    with pytest.raises(KitError, match="Is a directory; name a file in it"):
+        read_request(tmp_path)
     for data in (b"", b"{}", b"\xff" * 99):
         path.write_bytes(data)
         with pytest.raises(KitError, match=r"north\.json: "):

@@ -290,7 +290,8 @@ def _refuse_holder(tx: Transaction, event: Register) -> NotReady | None:
         if not reached:
             raise Refused(
                 f"{party} comes with an empty ledger to a run whose sums it has opened: "
-                "restore nothing, start a new run"
+                "start it with the state folder that it had; if that is gone, restore no copy, "
+                "and leave it off"
             )
         raise Refused(
             f"{party}'s ledger ends at cohort {reached.get(group, -1)} of {group}, and it has "
