@@ -407,6 +407,14 @@ def test_an_older_update_that_becomes_durable_is_not_carried_once_more() -> None
     assert out.carried_update("all") == last.receipt.update
 
 
+def test_what_a_dropped_update_left_over_is_not_carried() -> None:
+    """Its remainder is of a training that is in no version."""
+    out, made = Outbox(keeping=frozenset({"all"})), sealed("all", 5)
+    out.add(made)
+    out.settle(made.receipt.id, Outcome.DROPPED)
+    assert out.carried_update("all") == b""
+
+
 def test_sequences_never_go_back() -> None:
     out = Outbox()
     out.add(sealed("all", 5))
