@@ -20,6 +20,7 @@ from secureps.roles.machine import WORKER, Done, Order, Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
+    JOIN,
     SHARDS,
     SPARE,
     World,
@@ -302,6 +303,15 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     assert (opened.round, opened.invited) == (2, CLIENTS)
     world.pump()
     assert world.federation.finished
+
+
+def test_it_looks_again_when_the_next_lease_may_run_out() -> None:
+    """Nobody else says that a client is gone."""
+    world = World(make_plan())
+    world.servers()
+    assert world.coordinator.wake() is None
+    world.give("c0", JOIN)
+    assert world.coordinator.wake() == 30.0
 
 
 def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
