@@ -305,6 +305,17 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     assert world.federation.finished
 
 
+def test_no_version_is_committed_while_a_shard_that_made_it_is_away() -> None:
+    """Its disk may be lost, and its blocks of a committed version could not be made again."""
+    world = doubled()
+    world.until(Phase.PREPARING)
+    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
+    world.give(FIRST, first)
+    world.give(FIRST, WatchLost())
+    world.give(SECOND, second)
+    assert world.group().version == 0
+
+
 def test_it_looks_again_when_the_next_lease_may_run_out() -> None:
     """Nobody else says that a client is gone."""
     world = World(make_plan())
