@@ -31,7 +31,6 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import RunPinned
-from secureps.messages.run import GroupVersion
 from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
@@ -259,16 +258,6 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     assert "the budget is 1.9" in poor._explain_excess(tasks[1]), "of its own"
 
 
-def test_a_client_whose_budget_is_spent_ends_and_does_not_rest(tmp_path: Path) -> None:
-    """After a rest it would be asked, and could not train."""
-    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001, updates_per_hour=1)
-    worker = worker_of(pinned_by(**PRIVATE), ledger)
-    release(worker, row(TWO, spent(0)))
-    assert ledger.begin_training(TWO) == 0.0
-    with pytest.raises(BudgetSpent, match="over all runs"):
-        worker.work(Contribute((GroupVersion("all", 0),), (), (Aim("all", 0, 0),)))
-
-
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
     """A later one might be a trained model."""
     pinned = pinned_by(**PRIVATE)
@@ -324,6 +313,16 @@ def test_it_is_shown(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="no ledger"):
         said(app, "budget", "show", tmp_path / "none")
+
+
+def test_a_client_whose_budget_is_spent_ends_and_does_not_rest(tmp_path: Path) -> None:
+    """After a rest it would be asked, and could not train."""
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001, updates_per_hour=1)
+    worker = worker_of(pinned_by(**PRIVATE), ledger)
+    release(worker, row(TWO, spent(0)))
+    assert ledger.begin_training(TWO) == 0.0
+    with pytest.raises(BudgetSpent, match="over all runs"):
+        worker.work(Contribute((), (), (Aim("all", 0, 0),)))
 
 
 def test_of_a_folder_its_ledgers_are_named(tmp_path: Path) -> None:
