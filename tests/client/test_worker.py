@@ -195,6 +195,19 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     assert list(made.unsent.values()) == [NO_EXAMPLES]
 
 
+def test_a_training_that_ends_after_the_run_is_charged_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
+    cast(Any, own._machine).is_over = True
+    result = FitResult(Walker(0).parameters(0), 5, {}, 1)
+    monkeypatch.setattr(own, "_load_staying", lambda task: {})
+    monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
+    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
+    assert made == Contributed((), ())
+    assert own._site.ledger.rows() == []
+
+
 def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

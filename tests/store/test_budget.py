@@ -286,6 +286,16 @@ def test_it_is_shown(tmp_path: Path) -> None:
         said(app, "budget", "show", tmp_path / "none")
 
 
+def test_a_client_whose_budget_is_spent_ends_and_does_not_rest(tmp_path: Path) -> None:
+    """After a rest it would be asked, and could not train."""
+    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001, updates_per_hour=1)
+    worker = worker_of(pinned_by(**PRIVATE), ledger)
+    release(worker, row(TWO, spent(0)))
+    assert ledger.begin_training(TWO) == 0.0
+    with pytest.raises(BudgetSpent, match="over all runs"):
+        worker.work(Contribute((), (), (Aim("all", 0, 0),)))
+
+
 def test_of_a_folder_its_ledgers_are_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "ledgers" / "client-00.db"
     charge(BudgetLedger(path), ONE, spent(0))

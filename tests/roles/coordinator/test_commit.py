@@ -20,6 +20,7 @@ from secureps.roles.machine import WORKER, Done, Order, Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
+    JOIN,
     SHARDS,
     SPARE,
     World,
@@ -302,6 +303,26 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     assert (opened.round, opened.invited) == (2, CLIENTS)
     world.pump()
     assert world.federation.finished
+
+
+def test_no_version_is_committed_while_a_shard_that_made_it_is_away() -> None:
+    """Its disk may be lost, and its blocks of a committed version could not be made again."""
+    world = doubled()
+    world.until(Phase.PREPARING)
+    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
+    world.give(FIRST, first)
+    world.give(FIRST, WatchLost())
+    world.give(SECOND, second)
+    assert world.group().version == 0
+
+
+def test_it_looks_again_when_the_next_lease_may_run_out() -> None:
+    """Nobody else says that a client is gone."""
+    world = World(make_plan())
+    world.servers()
+    assert world.coordinator.wake() is None
+    world.give("c0", JOIN)
+    assert world.coordinator.wake() == 30.0
 
 
 def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:

@@ -14,7 +14,7 @@ from secureps.messages.orders import RosterChanged, SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Examined, Subscribe
 from secureps.messages.run import GroupVersion
-from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, membership, opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
@@ -196,3 +196,20 @@ def test_nobody_looks_through_receipts_while_enough_of_each_committee_are_left()
     tx = change.to("h1", "h2", "h4", "h5")
     with pytest.raises(AssertionError):
         envelopes.give_up_lost(dataclasses.replace(tx, holders=("h1", "h2", "h4", "h5")), group)
+
+
+def test_a_version_of_which_lost_holders_were_asked_is_sealed_for_no_others() -> None:
+    """They may have opened it, and with the sum of others an update could be singled out."""
+    for asked in (False, True):
+        change = Change()
+        group = change.state.groups["all"]
+        group.version, group.phase = 1, Phase.WAITING
+        member = Member(SubmissionId("c0", "all", 1), 1, group.version)
+        group.spoilt = (Cohort("all", 0, 2, 1, (member,)),) if asked else ()
+        tx = dataclasses.replace(
+            change.to("h2", "h3", "h4", "h5"), holders=("h2", "h3", "h4", "h5")
+        )
+        envelopes.give_up_lost(tx, group)
+        newest, ending = change.state.committees[-1], change.state.ending
+        assert newest.begins("all") == (2 if asked else 1)
+        assert ("nobody opens other updates of this version" in ending) == asked

@@ -27,6 +27,7 @@ from tests.kits.roles_kit import (
     HOLDER,
     JOIN,
     NONCE,
+    OTHER_ROSTER,
     SCHEMA,
     SHARDS,
     World,
@@ -205,11 +206,15 @@ def test_an_evaluator_that_is_no_client_of_the_roster_is_refused(name: str) -> N
 def test_another_plan_or_roster_does_not_resume_a_run() -> None:
     world = World(make_plan())
     world.start()
-    other = Coordinator(make_charter(make_plan(versions=3)))
-    for record in [r for transaction in world.journal for r in transaction]:
-        other.apply(0.0, record)
-    with pytest.raises(ConfigError, match="whose plan differs in versions from the one"):
-        other.resume(0.0)
+    for charter, why in (
+        (make_charter(make_plan(versions=3)), "whose plan differs in versions from the one"),
+        (make_charter(make_plan(), roster=OTHER_ROSTER), "which was founded with another kit"),
+    ):
+        other = Coordinator(charter)
+        for record in [r for transaction in world.journal for r in transaction]:
+            other.apply(0.0, record)
+        with pytest.raises(ConfigError, match=why):
+            other.resume(0.0)
 
 
 def test_the_incarnation_rises_above_what_a_shard_or_holder_has_seen() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from secureps.crypto.secret import Secret
 from secureps.errors import Conflict, Malformed, SecurepsError, UnknownParty, WrongRun
-from secureps.messages import records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import Held, opening_digest
@@ -46,6 +46,7 @@ from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
     IDENTITIES,
+    ROSTER,
     SHARDS,
     configure,
     make_cohort,
@@ -68,6 +69,15 @@ def test_the_run_is_pinned_once() -> None:
     assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
     assert "keep the one that it has" in halt.reason
     assert keys.restarted().order(order) == Step(effects=locations), "no incarnation is left of it"
+
+
+def test_an_incarnation_of_which_the_order_is_refused_is_not_obeyed_yet() -> None:
+    """Otherwise it would never be journalled, and a restart would obey an older coordinator."""
+    keys = Keys().founded()
+    with pytest.raises(SecurepsError):
+        keys.order(orders.RosterChanged(7, "no roster"))
+    step = keys.order(orders.RosterChanged(7, ROSTER.text))
+    assert step.records == [records.Incarnated(7)]
 
 
 def test_a_shard_that_left_is_asked_no_more() -> None:

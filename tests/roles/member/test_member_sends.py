@@ -1,6 +1,7 @@
 """What a member keeps and sends: the outbox's bytes, within its own budget and its kit's limits."""
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -26,12 +27,14 @@ from secureps.roles.machine import (
     Call,
     Done,
     Failed,
+    Fold,
     Prune,
     Step,
     Sweep,
     Tick,
     Work,
 )
+from secureps.roles.member.member import Member
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn, kept_key
 from secureps.roles.member.terms import MemberSettings, Terms
@@ -404,6 +407,14 @@ def test_an_older_update_that_becomes_durable_is_not_carried_once_more() -> None
     assert out.carried_update("all") == last.receipt.update
 
 
+def test_what_a_dropped_update_left_over_is_not_carried() -> None:
+    """Its remainder is of a training that is in no version."""
+    out, made = Outbox(keeping=frozenset({"all"})), sealed("all", 5)
+    out.add(made)
+    out.settle(made.receipt.id, Outcome.DROPPED)
+    assert out.carried_update("all") == b""
+
+
 def test_sequences_never_go_back() -> None:
     out = Outbox()
     out.add(sealed("all", 5))
@@ -412,6 +423,17 @@ def test_sequences_never_go_back() -> None:
     out.begin_at((GroupVersion("all", 8),))
     out.add(sealed("all", 4))
     assert out.next["all"] == 8
+
+
+def test_a_compacted_journal_forgets_no_sequence() -> None:
+    """Another update would be sealed under a name that was used."""
+    client = Client().joined()
+    made = client.trained()
+    client.order(orders.Settled(1, made.receipt.id, "dropped", 0, "x"))
+    fold = client.machine.make_fold()
+    again = Member(MemberSettings("c0", ROSTER, SCHEMA))
+    again.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
+    assert again._out.next == client.restarted().machine._out.next == {"all": 1}
 
 
 def test_one_update_more_than_is_on_record_is_too_many() -> None:

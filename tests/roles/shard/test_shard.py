@@ -326,6 +326,9 @@ def test_sums_go_to_holders_alone() -> None:
             desk.give(sender, ask)
     for changes, error in (({"run": bytes(32)}, WrongRun), ({"block": 1}, NotReady)):
         refused(desk, HOLDER, dataclasses.replace(ask, **changes), error, "run|placed")
+    committees = Desk("rlwe").founded()
+    ask = dataclasses.replace(ask, run=committees.run)
+    refused(committees, HOLDER, ask, UnknownParty, "only a key holder that decrypts sums")
 
 
 @pytest.mark.parametrize("cipher", PLANS)

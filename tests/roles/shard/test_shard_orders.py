@@ -74,6 +74,13 @@ def test_the_run_is_pinned_once() -> None:
     refused(desk, COORDINATOR, other, WrongRun, "and keep the one that it has")
 
 
+def test_a_run_of_another_kit_is_not_pinned() -> None:
+    desk = Desk()
+    other = configure(desk.plan, roster=bytes(32))
+    refused(desk, COORDINATOR, other, WrongRun, "roster differs")
+    assert desk.journal == []
+
+
 @pytest.mark.parametrize("owners", [(), ("shard-a",), (*("shard-a", "c0") * 2,), ("shard-a",) * 5])
 def test_a_placement_of_other_blocks_is_not_pinned(owners: tuple[str, ...]) -> None:
     """Once it was on record, and the shard ended at every start."""

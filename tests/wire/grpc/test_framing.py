@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from secureps.buffers import Buffers
-from secureps.errors import ERRORS, Conflict, Malformed, from_wire
+from secureps.errors import ERRORS, Busy, Conflict, Malformed, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Heartbeat, PutBlock, Refusal
 from secureps.messages.submission import SubmissionId
@@ -45,6 +45,14 @@ def test_what_is_no_bundle_is_refused(data: bytes) -> None:
 def test_words_of_an_error_are_one_line_and_move_no_cursor() -> None:
     error = framing.decode_refusal(Refusal("Malformed", "it is\nnot \x1b[2Jso\x9b", None))
     assert (type(error), str(error)) == (Malformed, "it is not ?[2Jso?")
+
+
+@pytest.mark.parametrize(("told", "wait"), [(1e300, framing.RETRY_LIMIT), (-1.0, 0.0)])
+def test_no_server_makes_a_party_wait_for_ever(told: float, wait: float) -> None:
+    refusal = Refusal("Busy", "later", told)
+    error = framing.decode_refusal(refusal)
+    assert isinstance(error, Busy)
+    assert error.retry_after == wait
 
 
 def test_a_conflict_says_where_to_go_on() -> None:

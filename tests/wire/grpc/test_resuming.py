@@ -414,6 +414,17 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     assert (have(intake, one), have(intake, two), intake.bytes_held) == (0, 20, 120)
 
 
+def test_what_a_sender_breaks_off_takes_its_third_and_goes_for_its_own() -> None:
+    """Otherwise a thief of one key could fill the memory, and drop what others had sent."""
+    intake = Uploads(120, 40)
+    other = put(b"o" * 40, "b")
+    broken(intake, other, 30, "b")
+    for each in b"xyz":
+        broken(intake, put(bytes([each]) * 40), 30)
+    assert intake._held["a"] <= 40
+    assert have(intake, other, "b") == 30
+
+
 def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Uploads) -> None:
     message = put(bytes(range(60)))
     older = begun(intake, message)

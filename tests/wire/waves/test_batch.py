@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secureps.crypto.identity import SIGNATURE_BYTES
 from secureps.errors import ConfigError, Malformed, Oversized, Unsigned
+from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.wire.waves.batch import Batch, Entry, Kind, open_batch, request_digest, seal_batch
 from tests.kits.transport_kit import authenticate, sign_as
@@ -52,6 +54,17 @@ def test_a_run_has_the_length_of_one() -> None:
 def test_nobody_signs_for_another() -> None:
     with pytest.raises(Unsigned):
         read(seal_batch(batch(sender="b"), sign_as("a")))
+
+
+def test_what_is_cut_short_is_refused_even_if_its_sender_signed_it() -> None:
+    head = len(seal_batch(batch(), sign_as("a"))) - SIGNATURE_BYTES
+    for length in range(len(SOME) - SIGNATURE_BYTES):
+        cut = SOME[:length]
+        with pytest.raises((Malformed, Unsigned)):
+            read(cut)
+        if length != head:  # a batch without entries is a batch
+            with pytest.raises(Malformed):
+                read(cut + sign_as("a")(payload_digest(cut)))
 
 
 def test_a_long_one_is_not_looked_at() -> None:
