@@ -191,7 +191,7 @@ SAID = {
     OwnDeed.LEAVE: "this client leaves the run, once what it has sealed has arrived; started "
     "again, it joins again",
 }
-"""What is said about an act that has begun."""
+"""The words that the page shows once an act has begun."""
 
 
 class OwnActs(Acts):

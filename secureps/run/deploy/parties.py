@@ -1,4 +1,4 @@
-"""What is deployed: the options of a command, and the files of a kit that each party needs.
+"""Reads a deployment: the options of a command, and the files of a kit that each party needs.
 
 A party gets its own private files and public ones, and no other party's private files.
 """

@@ -177,7 +177,7 @@ REMEMBERED = 256
 LANES, FIRST_LANES = 8, 4
 """The most payloads at once, and the number on an unknown link."""
 LOOKS = 8
-"""How often the payloads are looked at in the time after which one of them counts as stalled."""
+"""Checks of all payloads in the time after which a payload counts as stalled."""
 
 
 def next_length(length: int, seconds: float) -> int:
