@@ -33,14 +33,13 @@ from secureps.client.trainer import (
     ties_of,
 )
 from secureps.client.worker import ClientWorker, Site
-from secureps.config.site_files import read_profile
+from secureps.config.site_files import MOST_EXAMPLES, read_profile
 from secureps.errors import (
     ConfigError,
     exit_status,
 )
 from secureps.exhaustion import disable_core_dumps
 from secureps.messages.run import COORDINATOR, demand_address
-from secureps.policy.plan import MOST_EXAMPLES
 from secureps.roles.machine import Halt
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms

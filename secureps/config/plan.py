@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, show_value
-from secureps.config.site_files import MESSAGE
+from secureps.config.site_files import MESSAGE, MOST_EXAMPLES
 from secureps.wording import suggest
 
 
@@ -345,7 +345,7 @@ class GroupSection(Table):
     feedback: bool = False
     pull_bits: int | None = Field(default=None, ge=2, le=8)
     weighting: Literal["examples", "uniform"] = "uniform"
-    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
+    most_examples: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
     rule: Annotated[RuleSection, BeforeValidator(_check_rule)]
@@ -415,7 +415,7 @@ class RecordPrivacySection(NoiseSection):
 
     unit: Literal["record"] = "record"
     adjacency: Literal["add-or-remove", "zero-out"] = "add-or-remove"
-    records: int | None = Field(default=None, ge=1, le=1 << 40)
+    records: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
     max_grad_norm: float = Field(gt=0)
     sample_rate: float = Field(gt=0, le=1)
 
@@ -472,7 +472,7 @@ class EvaluationSection(Table):
     every: int = Field(ge=1)
     metrics: Magnitudes
     reports: dict[Annotated[str, Field(pattern=MESSAGE)], Magnitudes] = Field(default={})
-    most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
+    most_examples: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
     rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)
     best: BestSection | None = None
@@ -540,7 +540,7 @@ class FederationSection(Table):
     script: str
     clients: int = Field(ge=1)
     settings: dict[str, Scalar] = Field(default={})
-    records: tuple[Annotated[int, Field(ge=1, le=1 << 40)], ...] = ()
+    records: tuple[Annotated[int, Field(ge=1, le=MOST_EXAMPLES)], ...] = ()
     baselines: bool = True
     site: str | None = None
     memory: str | None = Field(default=None, pattern=MEMORY)

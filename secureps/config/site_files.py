@@ -16,6 +16,9 @@ from secureps.config.sections import DIGEST, MEMORY, NAME, PIN, Table, Tables, p
 from secureps.errors import ConfigError
 from secureps.wording import suggest
 
+MOST_EXAMPLES = 1 << 40
+"""The most examples by which a client may count."""
+
 
 class ServeSection(Table):
     """One server process; its role decides which keys it needs (`run.serve`).
@@ -102,7 +105,7 @@ class SiteSection(Table):
     plans: Digests | None = None
     scripts: Digests | None = None
     evaluation: bool = True
-    records: int | None = Field(default=None, ge=1, le=1 << 40)
+    records: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
     updates_per_hour: int | None = Field(default=None, ge=1)
     network: bool = True
     messages: tuple[Annotated[str, Field(pattern=MESSAGE)], ...] = ()

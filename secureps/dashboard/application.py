@@ -4,9 +4,8 @@ Theory of operation. A dashboard only reads, unless it has acts. `dashboard` ope
 a party's kit. On loopback its address has a token, which lets one browser in as that party;
 elsewhere it accepts only connections with a certificate of the kit, and each party sees its own
 pages. `sources` read status, journals, ledgers and audit logs again and again, and put `Facts` on a
-`Board`.
-`observation`, `operator_view` and `holder_view` make pages of facts, `access` decides who may look,
-and `actions` does what a viewer may do. This module serves them in one thread.
+`Board`. `observation`, `operator_view` and `holder_view` make pages of facts, and `access` decides
+who may look, and does what a viewer may do. This module serves them in one thread.
 
 What happens to one request:
 
@@ -14,7 +13,7 @@ What happens to one request:
     guarded    `Guard` refuses what no viewer's browser would send
     admitted   `viewer` finds who asks, by certificate or by cookie; `enter` takes the token once
     answered   a file of `site`; or `_news`, which sends `pages` whenever the board has changed
-    acted      `act` has `actions.Acts` do one act, in another thread
+    acted      `act` has `access.Acts` do one act, in another thread
 
 What survives a kill: nothing here, because sources read everything again. Acts are in journals or
 in signed lines, durable before the act. A new process has a new token and a new cookie.

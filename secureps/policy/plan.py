@@ -103,9 +103,6 @@ it cuts off 0.3 % of them; a wider range would make every step of the grid wider
 
 # --- how much a client counts --------------------------------------------------------
 
-MOST_EXAMPLES = 1 << 40
-"""The largest bound that a plan may state."""
-
 FEW_BITS = 8
 """`check` warns of a cohort's mean that has fewer bits left than this."""
 

@@ -380,9 +380,9 @@ WEIGHT = 0.5
 """The distance between the indicator's values, in clips. It makes the noise on updates 3 % larger,
 and the count of short updates has twice the plan's noise multiplier."""
 
-LEAST, MOST = 2.0**-10, 2.0**10
+LEAST_SCALE, MOST_SCALE = 2.0**-10, 2.0**10
 """Bounds of the scale: a thousandth of the first clip to a thousand times it, which outlasts a bad
-first guess and keeps all that is computed within float32."""
+first guess and keeps all that is computed within float32, which has both exactly."""
 
 
 @dataclass(frozen=True)
@@ -392,48 +392,42 @@ class AdaptiveClip:
     In a version of scale s a client clips to C = C_0 s, divides its update by s, and adds an
     indicator at the end: +h if the update was within the clip, -h if it was cut.
 
-        (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
+        (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = WEIGHT C_0 / 2
 
     One mechanism, whose clip is that norm, protects both, in one release of the ledger. Centring
     the indicator halves what it can change. This is the paper's split of the noise between two
     queries (Theorem 1: z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2)), with sigma_b =
-    z sqrt(1 + weight^2/4) / weight: the update gets sqrt(1 + weight^2/4) times the noise of a fixed
+    z sqrt(1 + WEIGHT^2/4) / WEIGHT: the update gets sqrt(1 + WEIGHT^2/4) times the noise of a fixed
     clip. The mean of the indicators is public and as noisy as the rest of the mean. It makes
 
-        s' = s exp(-rate (share of updates within the clip - quantile)), kept within [least, most]
+        s' = s exp(-RATE (share of updates within the clip - quantile))
 
-    Every shard that has the indicator computes the scale, rounds it to float32, and reports it.
+    Every shard that has the indicator computes the scale, rounds it to float32, keeps it within its
+    bounds, and reports it.
     Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with
     Adaptive Clipping", section 2 and Algorithm 1.
 
     Args:
         clip: C_0, the clip of version 0.
         quantile: gamma in (0, 1), the share of updates that should be within the clip.
-        rate: eta_C >= 0, by which the clip follows; 0 keeps it fixed.
-        weight: the distance between the indicator's two values, in units of C_0; > 0.
-        least, most: bounds of the scale.
     Raises:
         PlanRefused: the clip may leave the range of 2^-100 to 2^100.
     """
 
     clip: float
     quantile: float
-    rate: float = RATE
-    weight: float = WEIGHT
-    least: float = LEAST
-    most: float = MOST
 
     def __post_init__(self) -> None:
-        if not (self.clip * self.least >= 2.0**-100 and self.clip * self.most <= 2.0**100):
+        if not (self.clip * LEAST_SCALE >= _SMALLEST and self.clip * MOST_SCALE <= _LARGEST):
             raise PlanRefused(
-                f"a clip of {self.clip * self.least:g} to {self.clip * self.most:g}: it must stay "
-                f"within 2^-100 to 2^100"
+                f"a clip of {self.clip * LEAST_SCALE:g} to {self.clip * MOST_SCALE:g}: it must "
+                "stay within 2^-100 to 2^100"
             )
 
     @cached_property
     def indicator(self) -> float:
-        """h, a float32: weight C_0 / 2, rounded towards zero."""
-        exact = Fraction(self.weight) * Fraction(self.clip) / 2
+        """h, a float32: WEIGHT C_0 / 2, rounded towards zero."""
+        exact = Fraction(WEIGHT) * Fraction(self.clip) / 2
         nearest = np.float32(float(exact))
         if Fraction(float(nearest)) > exact:
             nearest = np.nextafter(nearest, np.float32(0))
@@ -475,25 +469,16 @@ class AdaptiveClip:
 
     def next_scale(self, scale: float, mean: float) -> float:
         """Computes the next scale, a float32, from the mean of the cohort's indicators."""
-        moved = math.log(scale) - self.rate * (self.estimate_share(mean) - self.quantile)
-        kept = min(max(moved, math.log(self.least)), math.log(self.most))
-        least, most = self._bounds  # rounding may have passed them
-        return min(max(float(np.float32(math.exp(kept))), least), most)
+        moved = math.log(scale) - RATE * (self.estimate_share(mean) - self.quantile)
+        kept = min(max(moved, math.log(LEAST_SCALE)), math.log(MOST_SCALE))
+        rounded = float(np.float32(math.exp(kept)))  # rounding may have passed the bounds
+        return min(max(rounded, LEAST_SCALE), MOST_SCALE)
 
     def check(self, scale: float | None) -> float:
         """Returns a scale that another party computed; Malformed if it is out of bounds."""
-        if scale is None or not self.least <= scale <= self.most:  # NaN is within no bounds
+        if scale is None or not LEAST_SCALE <= scale <= MOST_SCALE:  # NaN is within no bounds
             raise Malformed(
-                f"a clip's scale of {scale}: the plan keeps it between {self.least:g} and "
-                f"{self.most:g}"
+                f"a clip's scale of {scale}: the plan keeps it between {LEAST_SCALE:g} and "
+                f"{MOST_SCALE:g}"
             )
         return scale
-
-    @cached_property
-    def _bounds(self) -> tuple[float, float]:
-        least, most = np.float32(self.least), np.float32(self.most)
-        if float(least) < self.least:
-            least = np.nextafter(least, np.float32(np.inf))
-        if float(most) > self.most:
-            most = np.nextafter(most, np.float32(0))
-        return float(least), float(most)

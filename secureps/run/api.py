@@ -241,12 +241,12 @@ def up(
         >>> sorted(result.model())
         ['height', 'slope']
     """
+    from secureps.run.up.up import up as play_here
+
     refuse_unsafe(unsafe_seed, insecure_for_tests)
     console = Console(force_terminal=sys.stdout.isatty(), force_jupyter=False, quiet=quiet)
     folder = None if out is None else Path(out)
     environment = {**ENVIRONMENT, **os.environ}
-    from secureps.run.up.up import up as play_here
-
     return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
 
 
@@ -282,9 +282,9 @@ def simulate(
         >>> sorted(result.model())
         ['height', 'slope']
     """
-    folder = None if out is None else Path(out)
     from secureps.run.simulate.simulation import simulate as play
 
+    folder = None if out is None else Path(out)
     return RunResult.read(play(Path(scenario), folder, (lambda line: None) if quiet else print))
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
-from secureps.privacy.client_level import AdaptiveClip
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
@@ -271,7 +269,7 @@ def test_a_mean_is_in_the_units_of_the_model(
 ) -> None:
     """Wherever the clip is, an update that passes whole moves the model by itself."""
     sent: dict[tuple[str, int], NDArray[np.float32]] = {}
-    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=1.0))
+    monkeypatch.setattr("secureps.privacy.client_level.RATE", 1.0)
     optimizer = {"name": "sgd", "learning_rate": 1.0}
     privacy = PRIVACY | {"placement": "local", "noise_multiplier": 1e-5, "budget": 1e15}
     wanted = group(clip=10.0, optimizer=optimizer, bits=24)
@@ -306,7 +304,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(
 ) -> None:
     """Rate 0: what is sealed is the fixed clip's update with an indicator behind, under noise of
     zeta times the enlarged norm, bit for bit; and what is made of it is the plain mean."""
-    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=0.0))
+    monkeypatch.setattr("secureps.privacy.client_level.RATE", 0.0)
     plan = adaptive_plan(
         "local",
         "plain",
@@ -352,7 +350,7 @@ def test_the_count_is_published_under_noise_and_never_without(
     placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody stands still, so all pass: what is seen of the count is the noise on it."""
-    monkeypatch.setattr("secureps.policy.plan.AdaptiveClip", partial(AdaptiveClip, rate=1.0))
+    monkeypatch.setattr("secureps.privacy.client_level.RATE", 1.0)
     own, cipher = group(), least_cipher(placement)
     plan = adaptive_plan(placement, cipher, group=[own], versions=12)
     simulation = small_federation(plan, tmp_path, kind=Still)
