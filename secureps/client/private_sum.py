@@ -494,8 +494,8 @@ def tensors_in(outputs: Any) -> list[Tensor]:
 
 
 def map_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
-    """Applies a function to each of `tensors_in`."""
-    tensors_in(outputs)
+    """Applies a function to each tensor; PlanRefused as `tensors_in`."""
+    tensors_in(outputs)  # refuses what is no tensor
     return tree_map(made, outputs)
 
 

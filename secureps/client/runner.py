@@ -19,7 +19,7 @@ from secureps.arguments import check_types
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.settings import (
     TrackedSettings,
-    looked_at,
+    importing,
     read_settings,
     refuse_unknown,
 )
@@ -279,7 +279,7 @@ def run(
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Like `run_client`, for trainers that need the joining options too."""
-    if looked_at.get():
+    if importing.get():
         return
     ignore_output_errors()
     dump_crashes()

@@ -164,14 +164,14 @@ def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
             raise ConfigError(f"setting {key!r} is not known; did you mean {near}?")
 
 
-looked_at: ContextVar[bool] = ContextVar("a script is imported for its functions", default=False)
+importing: ContextVar[bool] = ContextVar("a script is imported for its functions", default=False)
 
 
 @contextmanager
 def only_importing() -> Iterator[None]:
     """Makes `run_client` do nothing, while a script is imported only for its functions."""
-    token = looked_at.set(True)
+    token = importing.set(True)
     try:
         yield
     finally:
-        looked_at.reset(token)
+        importing.reset(token)

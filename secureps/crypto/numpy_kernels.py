@@ -182,7 +182,7 @@ def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
     """Decodes in Python's integers, because no type of NumPy's is wide enough."""
-    modulus, delta, half = map(_whole, (scale.modulus, scale.places[0], scale.places[-1]))
+    modulus, delta, half = map(_join_limbs, (scale.modulus, scale.places[0], scale.places[-1]))
     value = np.zeros((out.shape[0], out.shape[2]), object)
     for row, prime in zip(_remove_key(words, a, key, ring), ring.primes[:, 0].tolist()):
         others = modulus // prime
@@ -195,7 +195,7 @@ def open_wide(
     return float(squares), not messages.any()
 
 
-def _whole(limbs: U64) -> int:
+def _join_limbs(limbs: U64) -> int:
     return sum(limb << 64 * at for at, limb in enumerate(limbs.tolist()))
 
 

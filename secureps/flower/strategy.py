@@ -39,7 +39,6 @@ messages.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import random
@@ -51,7 +50,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
@@ -1019,7 +1018,7 @@ class Waves:
                     self._servers.relay.beat(node.name)
 
     def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
-        versions = functools.cache(self._versions)
+        versions = cache(self._versions)
         wanted = [node for node in self._nodes.values() if self._is_due(node, versions)]
         if not wanted:
             return

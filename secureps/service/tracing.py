@@ -73,6 +73,7 @@ _Step = tuple[str, int]
 """A step, and the number of its cohort."""
 
 WHOLE: _Step = (VERSION, -1)
+"""The first span, which encloses the steps of every cohort."""
 
 SECOND = 10**9
 

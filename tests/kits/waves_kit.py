@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from secureps.errors import Unsigned
 from secureps.messages.run import COORDINATOR
 from secureps.service.loop import VirtualLoop
 from secureps.wire.transport import Endpoint, InProcessNetwork
@@ -18,14 +17,9 @@ from secureps.wire.waves.batch import (
     open_batch,
     seal_batch,
 )
-from tests.kits.transport_kit import sign_as
+from tests.kits.transport_kit import authenticate, sign_as
 
 PUMPS = 1000
-
-
-def verify(party: str, data: bytes, signature: bytes) -> None:
-    if sign_as(party)(data) != signature:
-        raise Unsigned(f"not signed by {party}")
 
 
 class _AtOnce:
@@ -70,11 +64,11 @@ class Pumped:
         self.waves += 1
         for name, transport in self.parties:
             said = Batch(name, COORDINATOR, b"", bytes(CHALLENGE_BYTES), transport.take_sent())
-            up = open_batch(seal_batch(said, sign_as(name)), MOST_BYTES, verify)
+            up = open_batch(seal_batch(said, sign_as(name)), MOST_BYTES, authenticate)
             self.relay.perform_batch(name, up.entries)
             entries, payloads = self.relay.take_news(name)
             told = Batch(COORDINATOR, name, b"", bytes(CHALLENGE_BYTES), entries)
-            down = open_batch(seal_batch(told, sign_as(COORDINATOR)), MOST_BYTES, verify)
+            down = open_batch(seal_batch(told, sign_as(COORDINATOR)), MOST_BYTES, authenticate)
             transport.take(down.entries, payloads)
 
     def result(self, future: Future[Any]) -> Any:
