@@ -1,16 +1,21 @@
 """The private sum: clipped gradients of a sample's records, each computed from that record alone.
 
-The model is called through `torch.func.vmap`, so its code sees one record at a time, and no record
-changes what another one adds. A model that vmap cannot take is called for one record after the
-other.
+DP-SGD steps by the sum of min(1, C / |g_i|) g_i over the records i of a sample (Abadi et al. 2016,
+algorithm 1). `torch.func` computes g_i as the gradient of the loss of record i, so no record
+changes what another one adds. Norm and sum come from the same tensors, so no record adds more than
+C. Privacy needs nothing else from a model, whatever layers it has: a gradient that were wrong would
+be clipped and hidden as any other. A model that `torch.func.vmap` cannot take is called for one
+record after the other.
+
+The gradient of a dense layer's weight is an outer product of two vectors (Goodfellow 2015). These
+two stand in its place, because a model of dense layers would otherwise take ten times as long.
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. If training ended instead, that would tell everybody about the record, without any noise.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
-padding) would let a record change other gradients, past its own clip. So torch's own losses are
-called with `reduction="none"`, and any other loss is called for each record alone. Models that
-would let a record's data past its clip, or past the noise, are refused.
+padding) is called for each record alone, with `reduction="none"` if it has that. Models that would
+let a record's data past the noise are refused.
 """
 
 from __future__ import annotations
@@ -19,11 +24,11 @@ import copy
 import inspect
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -38,8 +43,6 @@ from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from secureps.client import ghost_clipping as ghost
-from secureps.client.ghost_clipping import VALUES
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -48,13 +51,15 @@ log = logging.getLogger("secureps")
 MICROBATCH = 1024
 """The most records whose gradients are computed together, which bounds memory."""
 
+VALUES = 1 << 23
+"""The most values of gradients that are in memory at a time: 32 MiB, which a CPU's cache can help
+with."""
+
 MADE = 16
 """Number of made-up records on which model and loss are tried before the first step."""
 
 Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 """indices -> the inputs and targets of these records, on the model's device."""
-
-Parts = Mapping[nn.Parameter, Sequence[ghost.Part]]
 
 
 def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
@@ -75,89 +80,196 @@ def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class BatchedGradients:
-    """Computes gradients of many records in one pass.
+class OuterProducts:
+    """Gradients by record of a dense layer's weight, as factors.
 
-    It adds zeros, the taps, to each layer's output. The loss's gradients by the taps, and the
-    layers' inputs, give the records' gradients (`ghost_clipping`). `uses` are those of one record.
+    Args:
+        left: the loss's gradient by the layer's output; [records, outputs].
+        right: the layer's input; [records, inputs].
     """
 
-    module: nn.Module
-    loss: Measure
-    layers: Sequence[ghost.Layer]
-    uses: Sequence[ghost.LayerUse]
+    left: Tensor
+    right: Tensor
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
-        """Computes the losses of records [records], and the parts of their gradients."""
-        outputs, inputs, taps = self._pass(x)
-        losses = record_losses(self.loss, outputs, y)
-        of = [at for at, use in enumerate(self.uses) if use.edge is not None]
-        grads = torch.autograd.grad(losses.sum(), [taps[at] for at in of], allow_unused=True)
-        seen = [
-            (self.uses[at].layer, inputs[at].detach().flatten(0, 1), grad.flatten(0, 1))
-            for at, grad in zip(of, grads, strict=True)
-            if grad is not None  # None if the loss does not depend on the layer
+    def norms(self) -> Tensor:
+        return _norms(self.left) * _norms(self.right)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        weighted = self.left * weights[:, None]
+        return (weighted.T @ self.right).flatten()
+
+
+Gradients = Mapping[Tensor, OuterProducts | Tensor]
+"""Gradients by parameter; a tensor is [records, values]."""
+
+Sums = dict[Tensor, Tensor]
+"""Sums of gradients by parameter; float32, or float64 if the model is."""
+
+
+def _norms(gradients: OuterProducts | Tensor) -> Tensor:
+    """Computes the L2 norm of each record's gradient; [records]."""
+    if isinstance(gradients, OuterProducts):
+        return gradients.norms()
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1)
+    return norms
+
+
+def _weighted_sum(gradients: OuterProducts | Tensor, weights: Tensor) -> Tensor:
+    """Adds up gradients, each times its record's weight; flat."""
+    if isinstance(gradients, OuterProducts):
+        return gradients.weighted_sum(weights)
+    return weights @ gradients
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums and norms: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class BatchedGradients:
+    """Computes gradients of many records in one pass, by `torch.func`.
+
+    `dense` are layers whose weights get factors. A tap of zeros is added to the output of each, and
+    the loss's gradient by the tap is one factor.
+    """
+
+    def __init__(self, module: nn.Module, loss: Measure, dense: Sequence[nn.Linear] = ()) -> None:
+        self._module, self._loss, self._dense = module, loss, dense
+        factored = {each.weight for each in dense}
+        trained = [each for each in module.parameters() if each.requires_grad]
+        self._own = [each for each in trained if each not in factored]
+        order = {each: at for at, each in enumerate(self._own)}
+        self._places = {
+            name: order[each] for name, each in _named_parameters(module) if each in order
+        }
+
+    @property
+    def values(self) -> int:
+        """How many values one record's gradients have in memory."""
+        factors = sum(each.in_features + each.out_features for each in self._dense)
+        return sum(each.numel() for each in self._own) + factors
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
+        """Computes the losses of records [records], and their gradients."""
+        own = [each.detach() for each in self._own]
+        taps = [
+            each.weight.new_zeros(each.out_features, dtype=wide_dtype(each.weight.dtype))
+            for each in self._dense
         ]
-        return losses.detach(), ghost.by_parameter(seen)
-
-    def outputs(self, x: Tensor) -> Any:
-        """Computes the model's outputs; the first dimension counts records."""
-        return self._pass(x)[0]
-
-    def _pass(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
-        """Returns the outputs, each layer's input [records, 1, ...], and the taps."""
-        taps = tuple(
-            torch.zeros((), dtype=use.dtype, device=x.device)
-            .expand(len(x), *use.shape)
-            .requires_grad_(use.edge is not None)
-            for use in self.uses
+        by_record = torch.func.vmap(
+            torch.func.grad_and_value(self._loss_of_one, argnums=(0, 1), has_aux=True),
+            in_dims=(None, None, 0, 0),
+            randomness="different",
         )
         # Under vmap fused attention is slow on a CPU, and an error on CUDA.
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                outputs, inputs = torch.func.vmap(self._pass_one, randomness="different")(x, taps)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            raise _changed_model(one_line(error)) from error
-        return outputs, inputs, taps
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            (whole, left), (losses, right) = by_record(own, taps, x, y)
+        made: dict[Tensor, OuterProducts | Tensor] = {
+            parameter: each.reshape(len(x), -1).to(wide_dtype(each.dtype))
+            for parameter, each in zip(self._own, whole, strict=True)
+        }
+        for layer, *factors in zip(self._dense, left, right, strict=True):
+            made[layer.weight] = OuterProducts(*factors)
+        return losses, made
 
-    def _pass_one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
-        with ghost.watch_uses(self.layers, taps) as uses:
-            outputs = self.module(x[None])
-        if len(uses) != len(taps):
-            raise _changed_model(f"it calls {len(uses)} layers in place of {len(taps)}")
-        refuse_other_rows(outputs, 1)
-        return map_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
+    def _loss_of_one(
+        self, own: Sequence[Tensor], taps: Sequence[Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Returns the loss of one record, and the inputs of its dense layers."""
+        placed = {name: own[at] for name, at in self._places.items()}
+        with watch_rows(self._dense, taps) as rows:
+            outputs = torch.func.functional_call(
+                self._module, placed, (x[None],), tie_weights=False
+            )
+        if any(len(of) != 1 or len(of[0]) != 1 for of in rows):
+            raise PlanRefused(
+                "record privacy: the model is not what it was when it was tried before the first "
+                "step: a layer is called another number of times; its forward must do the same in "
+                "every call"
+            )
+        right = [of[0][0].to(tap.dtype) for of, tap in zip(rows, taps, strict=True)]
+        return record_loss(self._loss, outputs, y[None]), right
 
 
-@dataclass(frozen=True, eq=False)
+def _named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yields all names of parameters, but a module that has two names by one of them.
+
+    `functional_call` would not put back what it replaced in a module under two names.
+    """
+    for at, each in module.named_modules():
+        for name, parameter in each.named_parameters(recurse=False, remove_duplicate=False):
+            yield (f"{at}.{name}" if at else name), parameter
+
+
+@contextmanager
+def watch_rows(
+    layers: Sequence[nn.Linear], taps: Sequence[Tensor] = ()
+) -> Iterator[list[list[Tensor]]]:
+    """Lists the inputs [rows, inputs] of each call of each layer, and adds taps to the outputs."""
+    rows: list[list[Tensor]] = [[] for _ in layers]
+
+    def note(at: int, layer: nn.Linear, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+        x: Tensor = next(iter((*args, *kwargs.values())))
+        rows[at].append(x.reshape(-1, layer.in_features))
+        return output + taps[at].to(output.dtype) if taps else output
+
+    with ExitStack() as hooks:
+        for at, layer in enumerate(layers):
+            handle = layer.register_forward_hook(partial(note, at), with_kwargs=True)
+            hooks.callback(handle.remove)
+        yield rows
+
+
+def dense_layers(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> list[nn.Linear]:
+    """Finds the layers whose weights' gradients are outer products, by a trial with one record.
+
+    A weight that the model uses elsewhere too has another gradient, which the trial shows.
+    """
+    names = Counter[Tensor](each for _, each in _named_parameters(module))
+    layers = [
+        each
+        for each in module.modules()
+        if type(each) is nn.Linear and names[each.weight] == 1 and each.weight.requires_grad
+    ]
+    rewind = _make_rewind(x.device)
+    with torch.no_grad(), watch_rows(layers) as rows:
+        module(x.clone())
+    rewind()
+    alone = [
+        each for each, of in zip(layers, rows, strict=True) if len(of) == 1 and len(of[0]) == 1
+    ]
+    found = []
+    for dense in ((), alone):
+        losses, gradients = BatchedGradients(module, loss, dense)(x.clone(), y)
+        ones = torch.ones_like(losses)
+        found.append([_weighted_sum(gradients[each.weight], ones) for each in alone])
+        rewind()
+    # Both are the same within what bfloat16 rounds.
+    agree = [(one - other).norm() <= 0.02 * one.norm() for one, other in zip(*found, strict=True)]
+    return [layer for layer, same in zip(alone, agree, strict=True) if same]
+
+
 class SingleGradients:
     """Computes gradients of one record after the other, by plain autograd."""
 
-    module: nn.Module
-    loss: Measure
+    def __init__(self, module: nn.Module, loss: Measure) -> None:
+        self._module, self._loss = module, loss
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Gradients]:
         """Computes the loss of one record [1], and its gradients."""
-        own = [each for each in self.module.parameters() if each.requires_grad]
+        own = [each for each in self._module.parameters() if each.requires_grad]
         try:
-            losses = record_losses(self.loss, self.module(x), y)
+            loss = record_loss(self._loss, self._module(x), y)
         except PlanRefused as error:  # this may depend on the record: treat it as unusable
             raise ValueError(str(error)) from error
-        grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
-        made = {
-            parameter: [grad.detach()[None].to(ghost.wide_dtype(grad.dtype))]
+        grads = torch.autograd.grad(loss, own, allow_unused=True)
+        made: dict[Tensor, OuterProducts | Tensor] = {
+            parameter: grad.reshape(1, -1).to(wide_dtype(grad.dtype))
             for parameter, grad in zip(own, grads, strict=True)
             if grad is not None
         }
-        return losses.detach(), made
-
-    def outputs(self, x: Tensor) -> Any:
-        """Computes the model's outputs; the first dimension counts records."""
-        apart = [self.module(each[None]) for each in x]
-        columns = zip(*(tensors_in(each) for each in apart), strict=True)
-        return map_tensors(apart[0], lambda _: torch.cat(next(columns)))
+        return loss.detach()[None], made
 
 
 RAISES = ("cpu",)
@@ -211,6 +323,14 @@ IN_RANGE: Mapping[Any, Callable[..., Tensor]] = {
 }
 
 
+def gradient_norms(gradients: Gradients, losses: Tensor) -> Tensor:
+    """Computes the norms of records' gradients by all parameters together; [records]."""
+    if not gradients:
+        return torch.zeros_like(losses)
+    norms: Tensor = torch.stack([_norms(each) for each in gradients.values()]).norm(dim=0)
+    return norms
+
+
 @dataclass(eq=False)
 class PrivateSum:
     """Adds up a model's gradients by record, each clipped to `bound` (L2), `most` at a time.
@@ -224,12 +344,12 @@ class PrivateSum:
     device: torch.device
     left_out: int = field(default=0, init=False)
 
-    def add(self, batch: Batch, index: NDArray[np.int64], sums: ghost.Sums) -> None:
+    def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
         for start in range(0, len(index), self.most):
             part = index[start : start + self.most]
             self.left_out += len(part) - self._add_usable(batch, part, sums)
 
-    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: ghost.Sums) -> int:
+    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
         """Adds the usable records of a part; returns how many they are.
 
         They are computed again with the same random draws, so that the sum is the same, bit for
@@ -238,7 +358,7 @@ class PrivateSum:
         rewind = _make_rewind(self.device)
         while len(part):
             try:
-                losses, parts = self._try(batch, part)
+                losses, gradients = self._try(batch, part)
             except (torch.OutOfMemoryError, PlanRefused):
                 raise
             except Exception:
@@ -247,17 +367,19 @@ class PrivateSum:
                 if len(usable) == len(part):  # none of these records fails alone
                     raise
             else:
-                norms, add = ghost.clipped_sum(parts, losses, self.bound)
+                norms = gradient_norms(gradients, losses)
                 finite = losses.isfinite() & norms.isfinite()
                 if bool(finite.all()):
-                    add(sums)
+                    weights = (self.bound / (norms + 1e-6)).clamp(max=1)
+                    for parameter, each in gradients.items():
+                        sums[parameter] += _weighted_sum(each, weights).view_as(parameter)
                     return len(part)
                 usable = part[finite.cpu().numpy()]
             part = usable
             rewind()
         return 0
 
-    def _try(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
+    def _try(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Gradients]:
         with nullcontext() if self.device.type in RAISES else IndicesChecked():
             return self.gradients(*batch(part))
 
@@ -285,19 +407,13 @@ def private_sum(
     """
     x, y = made
     rewind = _make_rewind(x.device)
-    layers = ghost.ghost_layers(module)
     try:
-        with ghost.watch_uses(layers) as uses:
-            outputs = module(x[:1].clone())
-        refuse_reentrant(outputs)
-        one = record_losses(loss, outputs, y[:1]).sum()
-        ghost.refuse_outside(one, uses, module)
-        most = min(MICROBATCH, max(1, VALUES // max(1, ghost.count_values(one, uses))))
-        gradients = choose_gradients(BatchedGradients(module, loss, layers, uses), x, y)
-        if isinstance(gradients, SingleGradients):
-            most = 1
         with torch.no_grad():
-            together = gradients.outputs(x.clone())
+            apart = [module(each[None].clone()) for each in x]
+        for each in apart:
+            refuse_other_rows(each, 1)
+        rewind()
+        gradients = choose_gradients(module, loss, x, y)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
@@ -306,31 +422,35 @@ def private_sum(
             f"it, of floats in [0, 1) and of whole numbers 0 and 1 ({one_line(error)[:300]}); it "
             "must work for one: squeeze(1), not squeeze()"
         ) from error
-    refuse_mixing_loss(loss, together, y)
+    refuse_mixing_loss(loss, apart, y)
     rewind()
+    most = 1
+    if isinstance(gradients, BatchedGradients):
+        most = min(MICROBATCH, max(1, VALUES // max(1, gradients.values)))
     return PrivateSum(gradients, most, bound, x.device)
 
 
-def zero_sums(parameters: Iterable[nn.Parameter]) -> ghost.Sums:
-    return {each: torch.zeros_like(each, dtype=ghost.wide_dtype(each.dtype)) for each in parameters}
+def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
+    return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
 
 
 def choose_gradients(
-    together: BatchedGradients, x: Tensor, y: Tensor
+    module: nn.Module, loss: Measure, x: Tensor, y: Tensor
 ) -> BatchedGradients | SingleGradients:
-    """Computes records together if `torch.func.vmap` can take the model, else alone."""
+    """Computes records together if `torch.func.vmap` can take model and loss, else alone."""
     try:
+        together = BatchedGradients(module, loss, dense_layers(module, loss, x[:1], y[:1]))
         together(x.clone(), y)
         return together
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        alone = SingleGradients(together.module, together.loss)
+        alone = SingleGradients(module, loss)
         alone(x[:1].clone(), y[:1])
         log.warning(
             "record privacy: the model takes one record after the other, which is slow, because "
             "torch.func.vmap cannot take it: %s",
-            one_line(error.__cause__ or error),
+            one_line(error),
         )
         return alone
 
@@ -348,13 +468,6 @@ def _make_rewind(device: torch.device) -> Callable[[], None]:
     return rewind
 
 
-def _changed_model(what: str) -> PlanRefused:
-    return PlanRefused(
-        f"record privacy: the model is not what it was when it was tried before the first step: "
-        f"{what}; its forward must do the same in every call"
-    )
-
-
 # --- the losses of single records, and what DP-SGD refuses of losses and models ----
 
 
@@ -362,37 +475,15 @@ Measure = Callable[..., Tensor]
 """(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
 
 
-def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
-    """Computes each record's loss from its own output and target alone; [records].
+def record_loss(loss: Measure, output: Any, target: Tensor) -> Tensor:
+    """Computes one record's loss from its own output and target; the first dimension of both is 1.
 
-    Raises PlanRefused if outputs have no row for each record, or the loss is no mean over them.
+    Raises PlanRefused if outputs have no row for the record, or the loss is no mean over records.
     """
-    refuse_other_rows(outputs, len(targets))
-    own, whole = _keep_records_apart(loss)
-    if _is_torchs(own):
-        losses = own(outputs, targets)
-        if losses.ndim == 0 or len(losses) != len(targets):
-            raise _no_mean_error(f"gives {tuple(losses.shape)} for {len(targets)} records")
-        rest = losses.reshape(len(targets), -1)
-        return rest.sum(dim=1) if whole else rest.mean(dim=1)
-    return _losses_alone(own, whole, outputs, targets)
-
-
-def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
-    """Computes each record's loss as if there were no other records; [records]."""
-
-    def one(outputs: Any, target: Tensor) -> Tensor:
-        found = own(map_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
-        return found.sum() if whole else found.mean()
-
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            losses = torch.func.vmap(one)(outputs, targets)
-    except RuntimeError:  # vmap cannot take a loss that draws, or branches on values
-        apart = ((map_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
-        losses = torch.stack([one(*each) for each in apart])
-    return losses
+    refuse_other_rows(output, 1)
+    own, adds_up = _keep_records_apart(loss)
+    found = own(output, target).reshape(-1)
+    return found.sum() if adds_up else found.mean()
 
 
 def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
@@ -416,13 +507,6 @@ def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
     return partial(loss, reduction="none"), kind == "batchmean"
 
 
-def _is_torchs(loss: Measure) -> bool:
-    while isinstance(loss, partial):
-        loss = loss.func
-    kind: Any = type(loss) if isinstance(loss, _Loss) else loss
-    return getattr(kind, "__module__", None) in ("torch.nn.functional", "torch.nn.modules.loss")
-
-
 def _no_mean_error(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the loss {what}; it must be a mean over the records, each record's loss "
@@ -431,44 +515,53 @@ def _no_mean_error(what: str) -> PlanRefused:
     )
 
 
-def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
-    """Refuses a loss whose gradients for a batch are not those of each record alone."""
-    refuse_other_rows(outputs, len(targets))
-    apart = map_tensors(
-        outputs, lambda each: each.detach().clone().requires_grad_(not is_whole(each))
-    )
-    inputs = [each for each in tensors_in(apart) if each.requires_grad]
-    own, whole = _keep_records_apart(loss)
+def refuse_mixing_loss(loss: Measure, outputs: Sequence[Any], targets: Tensor) -> None:
+    """Refuses a loss whose gradients for a batch are not those of each record alone.
+
+    Such a loss is another one if it is called for each record. `outputs` has those of each record.
+    """
+    rows = [
+        map_tensors(each, lambda own: own.detach().clone().requires_grad_(not is_whole(own)))
+        for each in outputs
+    ]
+    inputs = [own for each in rows for own in tensors_in(each) if own.requires_grad]
+    own, adds_up = _keep_records_apart(loss)
     try:
-        if own is loss:
-            together = loss(apart, targets) * len(targets)
-        else:
-            together = record_losses(loss, apart, targets).sum()
-        alone = _losses_alone(own, whole, apart, targets).sum()
+        pairs = zip(rows, torch.split(targets, 1), strict=True)
+        alone = torch.stack([record_loss(loss, *each) for each in pairs]).sum()
+        together = own(_join_records(rows), targets)
+        if own is loss and together.ndim:
+            raise _no_mean_error(f"is no scalar but {tuple(together.shape)}")
+        by_record = together.expand(len(targets)) if own is loss else together
+        by_record = by_record.reshape(len(targets), -1)
+        together = (by_record.sum(dim=1) if adds_up else by_record.mean(dim=1)).sum()
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
         raise _no_mean_error(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
-    if together.ndim:
-        raise _no_mean_error(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
         return  # a loss that is not finite for these records proves nothing
     if not bool(torch.isfinite(alone.detach())):
         raise _no_mean_error("is NaN for a record alone, as the mean of no values is")
-    for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
-        room = torch.finfo(one.dtype).eps ** 0.5
-        if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):
-            raise _no_mean_error("of a batch is not the mean of its records' losses")
+    one, other = (_gradient(each, inputs) for each in (together, alone))
+    room = torch.finfo(one.dtype).eps ** 0.5
+    if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):
+        raise _no_mean_error("of a batch is not the mean of its records' losses")
 
 
-def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    if not loss.requires_grad:
-        return [torch.zeros_like(each) for each in inputs]
-    found = torch.autograd.grad(loss, inputs, allow_unused=True)
-    return [
-        torch.zeros_like(own) if each is None else each
-        for own, each in zip(inputs, found, strict=True)
-    ]
+def _gradient(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    found: Sequence[Tensor | None] = [None] * len(inputs)
+    if loss.requires_grad:
+        found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    pairs = zip(inputs, found, strict=True)
+    return torch.cat(
+        [(torch.zeros_like(own) if each is None else each).flatten() for own, each in pairs]
+    )
+
+
+def _join_records(outputs: Sequence[Any]) -> Any:
+    columns = zip(*(tensors_in(each) for each in outputs), strict=True)
+    return map_tensors(outputs[0], lambda _: torch.cat(next(columns)))
 
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
@@ -503,10 +596,6 @@ def is_whole(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-_OF_OPACUS = (
-    "torch gives no gradients by record of it; take opacus.layers.DP{0} in its place, which has "
-    "the same arguments"
-)
 _REFUSED: Mapping[type[nn.Module], str] = {
     _BatchNorm: (
         "it mixes the records of a batch, so that one record changes what comes of the others, "
@@ -518,7 +607,6 @@ _REFUSED: Mapping[type[nn.Module], str] = {
         "it keeps running statistics of the records, which no noise covers; leave out "
         "track_running_stats"
     ),
-    **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN, nn.MultiheadAttention), _OF_OPACUS),
 }
 """Layers, and their subclasses, that cannot be trained under DP-SGD: why, and what to do."""
 
@@ -536,17 +624,11 @@ def refuse_model(module: nn.Module) -> None:
                 "forward compute under torch.autocast"
             )
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.EmbeddingBag) and layer.weight.requires_grad:
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
             raise PlanRefused(
-                f"record privacy: layer {name or 'the model'!r} (EmbeddingBag) takes records one "
-                "after the other and not by rows; take an Embedding, and the mean of what it gives"
+                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
+                "scales rows by which records look them up, without noise: leave out max_norm"
             )
-        for own in ("max_norm", "scale_grad_by_freq"):
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, own):
-                raise PlanRefused(
-                    f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
-                    f"scales rows by which records look them up, without noise: leave out {own}"
-                )
         for kind, why in _REFUSED.items():
             harmless = isinstance(layer, _InstanceNorm) and not layer.track_running_stats
             if isinstance(layer, kind) and not harmless:
@@ -554,16 +636,6 @@ def refuse_model(module: nn.Module) -> None:
                     f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
                     f"cannot be trained: {why.format(kind.__name__)}"
                 )
-
-
-def refuse_reentrant(outputs: Any) -> None:
-    """Raises PlanRefused for a checkpoint that hides a forward pass from autograd."""
-    for node in ghost.graph_nodes(each.grad_fn for each in tensors_in(outputs)):
-        if type(node).__name__ == "CheckpointFunctionBackward":
-            raise PlanRefused(
-                "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "
-                "under which no layer in it has gradients by record; take use_reentrant=False"
-            )
 
 
 class TensorGuard:

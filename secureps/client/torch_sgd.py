@@ -94,8 +94,8 @@ def descend_privately(
     loss or gradient is not finite, is logged here but not sent, because no noise covers it.
     `generators` are one for the samples, and several whose noise is added up.
 
-    PlanRefused if the loss mixes records, or the model does not work for one record alone, has no
-    gradients by record, or changes tensors that would be sent without noise.
+    PlanRefused if the loss mixes records, or the model does not work for one record alone or
+    changes tensors that would be sent without noise.
     """
     rng, noise = generators
     refuse_model(module)
@@ -105,18 +105,16 @@ def descend_privately(
     kept.refuse_changes()
     records = len(task.x)
     optimizer = _make_noisy(sgd, privacy, records, noise)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # from vmap
-        for _ in range(steps):
-            index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
-            optimizer.zero_grad()
-            sums = zero_sums(optimizer.params)
-            gradients.add(task.batch, index, sums)
-            kept.refuse_changes()  # at every step, because a later step may undo a change
-            for each in optimizer.params:
-                each.grad = sums[each].to(each.dtype)
-            optimizer.step()
-            kept.accept_step()
+    for _ in range(steps):
+        index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+        optimizer.zero_grad()
+        sums = zero_sums(optimizer.params)
+        gradients.add(task.batch, index, sums)
+        kept.refuse_changes()  # at every step, because a later step may undo a change
+        for each in optimizer.params:
+            each.grad = sums[each].to(each.dtype)
+        optimizer.step()
+        kept.accept_step()
     if gradients.left_out:
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "

@@ -26,7 +26,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import Task
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import PlanRefused
-from tests.client.test_ghost_clipping import MODELS, WORDS, example, narrow
+from tests.client.test_record_gradients import MODELS, WORDS, example, narrow
 from tests.client.test_torch import PRIVATE
 from tests.kits.torch_models import CPU, Built, moved, one_by_one, own_loss
 
@@ -281,7 +281,7 @@ def experts(loops: bool) -> nn.Module:
 
     def forward(own: Any, x: Tensor) -> Any:
         scores = own.gate(x).softmax(dim=1)
-        chosen = functional.one_hot(scores.argmax(dim=1), 2)
+        chosen = (scores.argmax(dim=1)[:, None] == torch.arange(2)).long()
         taken = chosen * (chosen.cumsum(dim=0) <= 8) * 9 * scores
         if loops:  # over the values, which torch.func.vmap cannot
             assert taken.detach().sum().item() > -1

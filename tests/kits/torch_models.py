@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secureps.client import private_sum
-from secureps.client.private_sum import BatchedGradients, SingleGradients
+from secureps.client.private_sum import Measure, SingleGradients
 from secureps.client.torch_sgd import Task, descend_privately
 from secureps.client.trainer import RecordPrivacy
 
@@ -38,8 +38,8 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has private steps take one record after the other."""
 
-    def alone(together: BatchedGradients, *_: Tensor) -> SingleGradients:
-        return SingleGradients(together.module, together.loss)
+    def alone(module: nn.Module, loss: Measure, *_: Tensor) -> SingleGradients:
+        return SingleGradients(module, loss)
 
     monkeypatch.setattr(private_sum, "choose_gradients", alone)
 

@@ -265,12 +265,7 @@ _OPENING = {
 _SCRIPTS = {
     "sklearn": ("sklearn.datasets",),
     "torch": ("secureps.client.torch", "torch._dynamo"),  # the first optimizer imports it
-    "opacus": (
-        "opacus.grad_sample",
-        "opacus.optimizers",
-        "opacus.utils.fast_gradient_clipping_utils",
-        "opacus.validators",
-    ),
+    "opacus": ("opacus.optimizers",),
 }
 """Modules to import ahead for a package that a script uses. None of them starts a thread."""
 
