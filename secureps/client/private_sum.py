@@ -633,7 +633,7 @@ def refuse_model(module: nn.Module) -> None:
             if isinstance(layer, kind) and not harmless:
                 raise PlanRefused(
                     f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
-                    f"cannot be trained: {why.format(kind.__name__)}"
+                    f"cannot be trained: {why}"
                 )
 
 

@@ -241,18 +241,6 @@ def test_it_says_what_training_does_to_each_tensor() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "instead"),
-    [(lambda: nn.GRU(4, 3), "DPGRU"), (lambda: nn.MultiheadAttention(4, 2), "DPMultihead")],
-)
-def test_what_opacus_has_a_layer_for_is_refused_with_its_name(
-    model: Callable[[], nn.Module], instead: str
-) -> None:
-    with pytest.raises(PlanRefused, match=rf"take opacus\.layers\.{instead}") as caught:
-        trainer(model).refuse_settings({}, PRIVACY)
-    assert "GroupNorm" not in str(caught.value)
-
-
 def test_bfloat16_travels_as_float32() -> None:
     x, y = map(torch.from_numpy, records(20))
     own = (x.bfloat16(), y)
