@@ -8,7 +8,6 @@ trains and evaluates once for `secureps check --run-script`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -53,36 +52,19 @@ Own = Callable[[str], Tensors | None]
 
 Goal = Literal["max", "min"]
 
-_LESS = re.compile(
-    r".*loss|.*error|err|mae|r?msl?e|s?mape|nll|bce|perplexity|ppl|(cross)?entropy|deviance|brier"
-    r"|wer|cer|hamming|divergence|kl|distance|regret|ece|miss(es)?"
-)
-"""Words in the names of metrics for which less is better."""
-
-_MORE = re.compile(
-    r"acc(uracy)?|precision|recall|sensitivity|specificity|f1|fbeta|auc|auroc|auprc|roc|map|dice"
-    r"|iou|jaccard|r2|explained|score|kappa|mcc|correlation|concordance|bleu|rouge|ndcg|mrr|hits?"
-    r"|psnr|ssim|correct|likelihood"
-)
-"""Words in the names of metrics for which more is better."""
-
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
 
 
-def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
-    """Finds whether more or less of a metric is better; None if it is unknown.
+def find_goal(measure: str, plan: Plan) -> Goal | None:
+    """Finds whether more or less of a metric is better; None unless the plan says it.
 
-    The plan says it for its `evaluation.best`; for other metrics known words in their names do.
+    More accuracy is better, and less loss, without a word in the plan.
     """
-    evaluation = None if plan is None else plan.section.evaluation
+    evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.best and evaluation.best.metric == measure:
         return evaluation.best.goal
-    words = re.findall(r"[a-z]+\d?", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", measure).lower())
-    negated = words[:1] in (["neg"], ["negative"])
-    less, more = (any(map(pattern.fullmatch, words)) for pattern in (_LESS, _MORE))
-    if less == more:  # no word is known, or two contradict each other
-        return None
-    return "max" if more != negated else "min"
+    known: dict[str, Goal] = {"accuracy": "max", "loss": "min"}
+    return known.get(measure)
 
 
 @dataclass(frozen=True, slots=True)
