@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,32 +37,14 @@ class Board:
     def __init__(self, facts: Facts | None = None) -> None:
         self._lock = threading.Lock()
         self._facts = Facts() if facts is None else facts
-        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     @property
     def facts(self) -> Facts:
         return self._facts
 
     def put(self, change: Callable[[Facts], Facts]) -> None:
-        """Changes the facts, and wakes listeners if they differ now."""
         with self._lock:
-            before, self._facts = self._facts, change(self._facts)
-            if self._facts == before:
-                return
-            for event, loop in self._listeners.items():
-                loop.call_soon_threadsafe(event.set)
-
-    @contextmanager
-    def listening(self) -> Iterator[asyncio.Event]:
-        """Yields an event of the running loop that is set at every change."""
-        event = asyncio.Event()
-        with self._lock:
-            self._listeners[event] = asyncio.get_running_loop()
-        try:
-            yield event
-        finally:
-            with self._lock:
-                del self._listeners[event]
+            self._facts = change(self._facts)
 
 
 # --- sources ----------------------------------------------------------------------
