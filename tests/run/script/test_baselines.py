@@ -93,7 +93,7 @@ def judge(tmp_path: Path, code: str, plan: Plan = PLAN, **own: Array) -> Judge:
 
 
 def compared(
-    judge: Judge, start: bool = True, say: Callable[[str], object] = lambda text: None
+    judge: Judge, start: bool = True, say: Callable[[str], None] = lambda text: None
 ) -> Baselines:
     first = {n: each for n, each in START.items() if n not in judge.plan.section.local}
     return run_baselines(judge, 3, {}, first if start else {}, UnsafeSeed(1), say)
