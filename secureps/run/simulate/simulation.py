@@ -81,7 +81,6 @@ from secureps.roles.coordinator.reign import TAKES_OVER
 from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import (
     Halt,
-    Machine,
 )
 from secureps.roles.member.tasks import Contribute
 from secureps.roles.member.terms import Terms, custom_reports
@@ -497,23 +496,13 @@ READ_AFTER = 1000
 """Requests after which the coordinator's window of reports is read, before it overflows."""
 
 
-class CoordinatorWatch(Meter):
-    """Notes when the coordinator changes, so that the run is not inspected after each event.
+class RequestCount(Meter):
+    """Counts the coordinator's requests, each with at most two reports; the reader resets it."""
 
-    Most of a simulation's millions of events are its clients'. `changed` says that the coordinator
-    has handled something, and `requests` counts requests, each with at most two reports; the
-    reader resets both.
-    """
-
-    def __init__(self) -> None:
-        self.changed = True
-        self.requests = 0
+    requests = 0
 
     def on_request(self, message: Request, answer: Future[Reply]) -> None:
         self.requests += 1
-
-    def on_state(self, machine: Machine, now: float) -> None:
-        self.changed = True
 
 
 class Play:
@@ -536,7 +525,7 @@ class Play:
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._waited = 0
-        self._watch, self._finished = CoordinatorWatch(), False
+        self._asked = RequestCount()
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -578,7 +567,7 @@ class Play:
             Conditions(
                 delay=self._delay,
                 late=frozenset(self._away),
-                meter=lambda name: self._watch if name == COORDINATOR else Meter(),
+                meter=lambda name: self._asked if name == COORDINATOR else Meter(),
                 adding=lambda shard, blocks: self._links.adding(
                     shard, blocks, self.simulation.loop.now()
                 ),
@@ -601,22 +590,19 @@ class Play:
             say(remark)
 
         def until() -> bool:
-            watch = self._watch
-            if watch.changed:
-                watch.changed, versions = False, self.simulation.versions()
-                if versions != self._seen:
-                    self._gather()
-                    say(self._publish(versions))
-                    if max(self._seen.values()) < ALL_JOINED:
-                        settled()
-                    self._seen = versions
-                    if self.copies is not None:
-                        self.copies.copy()  # an error that persists is reported at the end
-                elif watch.requests >= READ_AFTER:
-                    self.metrics.take(self.simulation.coordinator.telemetry)
-                    watch.requests = 0
-                self._finished = bool(self.simulation.coordinator.federation.finished)
-            return self._finished and self._is_nobody_playing()
+            coordinator, versions = self.simulation.coordinator, self.simulation.versions()
+            if versions != self._seen:
+                self._gather()
+                say(self._publish(versions))
+                if max(self._seen.values()) < ALL_JOINED:
+                    settled()
+                self._seen = versions
+                if self.copies is not None:
+                    self.copies.copy()  # an error that persists is reported at the end
+            elif self._asked.requests >= READ_AFTER:
+                self.metrics.take(coordinator.telemetry)
+                self._asked.requests = 0
+            return bool(coordinator.federation.finished) and self._is_nobody_playing()
 
         with collecting_seldom() as settled:
             self.simulation.run(until)
