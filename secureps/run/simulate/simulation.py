@@ -489,9 +489,6 @@ def _write_report(play: Play, summary: Mapping[str, Any], say: Say) -> None:
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures that are the same in each play; all others are seconds of this machine."""
 
-ALL_JOINED = 1
-"""The version by which all clients that come at the beginning have joined."""
-
 READ_AFTER = 1000
 """Requests after which the coordinator's window of reports is read, before it overflows."""
 
@@ -594,8 +591,6 @@ class Play:
             if versions != self._seen:
                 self._gather()
                 say(self._publish(versions))
-                if max(self._seen.values()) < ALL_JOINED:
-                    settled()
                 self._seen = versions
                 if self.copies is not None:
                     self.copies.copy()  # an error that persists is reported at the end
@@ -604,7 +599,7 @@ class Play:
                 self._asked.requests = 0
             return bool(coordinator.federation.finished) and self._is_nobody_playing()
 
-        with collecting_seldom() as settled:
+        with collecting_seldom():
             self.simulation.run(until)
         self._gather()
 
@@ -742,22 +737,14 @@ GC_THRESHOLDS = (50_000, 10, 10)
 
 
 @contextmanager
-def collecting_seldom() -> Iterator[Callable[[], None]]:
-    """Makes the garbage collector run seldom, and ignore objects that exist now.
+def collecting_seldom() -> Iterator[None]:
+    """Makes the garbage collector run seldom.
 
-    Clients keep millions of objects, among which the collector would search in vain. Call the
-    yielded function once all clients are there, to ignore theirs too. In a process that has frozen
-    objects already nothing is frozen, because `gc.unfreeze` would free its objects too.
+    Clients keep millions of objects, among which the collector would search in vain.
     """
-    before, held = gc.get_threshold(), gc.get_freeze_count()
+    before = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:
-        if held:
-            yield lambda: None
-        else:
-            gc.freeze()
-            yield gc.freeze
+        yield
     finally:
         gc.set_threshold(*before)
-        if not held:
-            gc.unfreeze()
