@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from secureps.dashboard import Json
-from secureps.dashboard.holder_view import OwnLedger, OwnRows
+from secureps.dashboard.holder_view import OwnLedger, holder_view
 from secureps.dashboard.observation import (
     Course,
     Facts,
@@ -258,13 +258,11 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
     def read() -> Json | None:
         if not journal.is_file():
             return None
-        folded = OwnRows(name)
-        for row in read_rows(journal):
-            folded.take(row)
+        rows = tuple(read_rows(journal))
         holders = [each.name for each in load_public(kit).roster.holders()]
         # The client writes its ledger first and its journal next: read in reverse, so that the
         # ledger has every charge of which the journal tells.
-        return folded.view(read_ledger(ledger, budget), holders)
+        return holder_view(name, rows, read_ledger(ledger, budget), holders)
 
     return file_source(
         *("this client's state", [*_files(state), ledger], read),
