@@ -60,7 +60,6 @@ from secureps.store.keyring import (
     load_public,
 )
 from secureps.store.kit_files import Passphrases
-from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes, with_fault
 
 log = logging.getLogger("secureps")
@@ -81,11 +80,6 @@ def make_member(
 
     Raises ScriptFailed if the trainer failed, or returned something unusable.
     """
-    return assemble_member(member_settings(kit, site, terms), site, stores, around, cost)
-
-
-def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
-    """Asks a trainer what its client tells the coordinator; raises as `make_member`."""
     initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial, ties_of(site.trainer))
@@ -96,7 +90,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
     last: Literal["", "own", "every"] = "own" if hasattr(site.trainer, "take_totals") else ""
     if site.model is not None:
         last = "every"
-    return MemberSettings(
+    settings = MemberSettings(
         site.name,
         kit.roster,
         schema,
@@ -107,6 +101,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
         digests_of(initial),
         last,
     )
+    return assemble_member(settings, site, stores, around, cost)
 
 
 def assemble_member(
@@ -117,15 +112,9 @@ def assemble_member(
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
     """Makes a client from settings, without asking its trainer."""
-    machine, worker = machine_and_worker(settings, site, stores.spool, cost)
-    return Executor(site.name, machine, stores.journal, around, worker)
-
-
-def machine_and_worker(
-    settings: MemberSettings, site: Site, outbox: Spool, cost: Callable[[object], float]
-) -> tuple[Member, ClientWorker]:
     machine = Member(settings)
-    return machine, ClientWorker(site, machine, outbox, cost)
+    worker = ClientWorker(site, machine, stores.spool, cost)
+    return Executor(site.name, machine, stores.journal, around, worker)
 
 
 @dataclass(frozen=True)

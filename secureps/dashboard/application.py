@@ -1,4 +1,4 @@
-"""A dashboard of a run, served over HTTP: an entrance, a page with its files, a stream of news.
+"""A dashboard of a run, served over HTTP: an entrance, a page with its files, its news.
 
 Theory of operation. A dashboard only reads, unless it has acts. `dashboard` opens one with
 a party's kit. On loopback its address has a token, which lets one browser in as that party;
@@ -12,7 +12,8 @@ What happens to one request:
     connected  `Connection` notes the certificate's name, and waits PATIENCE for a whole request
     guarded    `Guard` refuses what no viewer's browser would send
     admitted   `viewer` finds who asks, by certificate or by cookie; `enter` takes the token once
-    answered   a file of `site`; or `_news`, which sends `pages` whenever the board has changed
+    answered   a file of `site`; or `pages` of what the board has now, for which a page asks every
+               second
     acted      `act` has `access.Acts` do one act, in another thread
 
 What survives a kill: nothing here, because sources read everything again. Acts are in journals or
@@ -35,7 +36,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -48,7 +49,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -236,13 +237,8 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 
 # --- answers ---------------------------------------------------------------------
 
-STREAMS = 16
-BEAT = 10.0
-"""Seconds without news after which a stream sends a sign of life."""
 LONGEST = 16384
 """The most bytes of a request's headers and query, or of an incomplete request."""
-BREATH = 0.1
-"""Seconds between two pieces of news."""
 
 KINDS = {
     ".html": "text/html",
@@ -284,7 +280,6 @@ def application(
         cookie: its name, by which browsers tell servers of one host apart.
         acts: that viewers may do, if any.
     """
-    streams: list[asyncio.Event] = []
 
     def viewer(request: Request) -> Viewer | None:
         name = request.scope.get("state", {}).get("party")
@@ -307,8 +302,7 @@ def application(
         who = viewer(request)
         if who is None:
             return PlainTextResponse(STRANGER, 401)
-        lines = _news(board, lambda: pages(board.facts, who), streams)
-        return StreamingResponse(lines, media_type="text/event-stream")
+        return Response(pages(board.facts, who), media_type="application/json")
 
     async def act(request: Request) -> Response:
         who = viewer(request)
@@ -351,30 +345,6 @@ def application(
 def _site() -> dict[str, bytes]:
     folder = files("secureps.dashboard") / "site"
     return {each.name: each.read_bytes() for each in folder.iterdir() if not each.is_dir()}
-
-
-async def _news(
-    board: Board, text: Callable[[], str], streams: list[asyncio.Event]
-) -> AsyncIterator[str]:
-    told = ""
-    with board.listening() as changed:
-        while len(streams) >= STREAMS:
-            streams.pop(0).set()
-        streams.append(changed)
-        try:
-            while changed in streams:
-                changed.clear()
-                if (now := text()) != told:
-                    told = now
-                    yield f"data: {now}\n\n"
-                try:
-                    await asyncio.wait_for(changed.wait(), BEAT)
-                    await asyncio.sleep(BREATH)
-                except TimeoutError:
-                    yield ": here\n\n"
-        finally:
-            if changed in streams:
-                streams.remove(changed)
 
 
 class Guard:
@@ -425,7 +395,7 @@ PATIENCE = 10.0
 OPEN = 64
 """The most open connections."""
 GRACE = 1
-"""Seconds for answers to finish when the server ends; streams never finish themselves."""
+"""Seconds for answers to finish when the server ends."""
 
 
 class Connection(H11Protocol):
@@ -456,7 +426,7 @@ class Connection(H11Protocol):
 
     @property
     def answering(self) -> bool:
-        """True if an answer is under way, such as a stream of news."""
+        """True if an answer is under way, which an act may take long to give."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _expect(self) -> None:

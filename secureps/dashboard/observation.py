@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from secureps.audit.entries import KINDS, Entry, entries
@@ -18,12 +18,12 @@ from secureps.dashboard.holder_view import OwnLedger
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EvaluationStatus
-from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.records import Dated, RunPinned
 from secureps.messages.requests import SPENT, UP, CohortSteps, OpenRefused, Status
-from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import status as status_words
-from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
+from secureps.roles.coordinator.state import KEPT_STEPS
 from secureps.run.report.status_tables import skip_lines
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals, split_scores
 from secureps.store.act_lines import ActLine
@@ -170,90 +170,54 @@ def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: flo
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a run, from its coordinator's journal.
+    """What a coordinator's journal tells beyond the status.
 
     Args:
-        run: None before it is founded.
-        steps: of the newest cohorts, oldest first.
+        rows: how many it has.
         burnt: burnt cohorts, newest first.
         holders: by name, how many cohorts each helped to open, refused, and lied about.
         refused: refused or failed attempts, newest first.
-        checkpoint: the newest complete one.
-        reign: how often a standby has taken over.
     """
 
-    run: RunInfo | None
-    rows: int
-    steps: tuple[CohortSteps, ...]
-    burnt: tuple[CohortSteps, ...]
-    burnt_in_all: int
-    holders: tuple[Json, ...]
-    refused: tuple[Entry, ...]
-    checkpoint: int | None
-    reign: int = 0
+    rows: int = 0
+    burnt: tuple[CohortSteps, ...] = ()
+    holders: tuple[Json, ...] = ()
+    refused: tuple[Entry, ...] = ()
 
 
-class CourseFold:
-    """Collects the rows of a coordinator's journal."""
+def read_course(rows: Iterable[Row], burnt: Sequence[CohortSteps]) -> Course:
+    """Collects a journal's rows; `burnt` has the newest burnt cohorts, oldest first."""
+    run, last = b"", 0
+    dated: Row | None = None
+    holders = dict[str, Json]()
+    refused = deque[Entry](maxlen=KEPT_STEPS)
 
-    def __init__(self) -> None:
-        self._run: RunInfo | None = None
-        self._rows, self._reigns = 0, Reigns()
-        self._timeline = Timeline()
-        self._holders: dict[str, Json] = {}
-        self._checkpoint: int | None = None
-        self._dated: Row | None = None
-        self._refused = deque[Entry](maxlen=KEPT_STEPS)
+    def count(names: Iterable[str], what: str, why: str = "") -> None:
+        for name in names:
+            fresh = {"name": name, "opened": 0, "refused": 0, "lied": 0, "why": ""}
+            known = holders.get(name, fresh)
+            holders[name] = known | {what: known[what] + 1, "why": why or known["why"]}
 
-    def take(self, row: Row) -> None:
-        self._rows = row.seq
-        self._timeline.take(row.at, row.record)
+    for row in rows:
+        last = row.seq
         match row.record:
-            case RunPinned(run):
-                self._run = run
-            case Incarnated() | records.StandbyFollows():
-                self._reigns.apply(row.record)
-            case records.CohortOpened(holders=holders):
-                for name in holders or ():
-                    self._count(name, "opened")
-            case OpenRefused(holder=holder, reason=reason):
-                self._count(holder, "refused", reason)
-            case records.LiarsNamed(holders=holders, reason=reason):
-                for name in holders:
-                    self._count(name, "lied", reason)
-            case records.CheckpointComplete(number):
-                self._checkpoint = number
+            case RunPinned(info):
+                run = info.id
+            case Dated():
+                dated = row
+            case records.CohortOpened(holders=names):
+                count(names or (), "opened")
+            case OpenRefused(holder=name, reason=reason):
+                count((name,), "refused", reason)
+            case records.LiarsNamed(holders=names, reason=reason):
+                count(names, "lied", reason)
             case _:
                 pass
-        self._tell(row)
-
-    @property
-    def told(self) -> Course:
-        return Course(
-            run=self._run,
-            rows=self._rows,
-            steps=self._timeline.steps,
-            burnt=tuple(reversed(self._timeline.burnt)),
-            burnt_in_all=self._timeline.burnt_in_all,
-            holders=tuple(self._holders[name] for name in sorted(self._holders)),
-            refused=tuple(reversed(self._refused)),
-            checkpoint=self._checkpoint,
-            reign=self._reigns.reign,
-        )
-
-    def _tell(self, row: Row) -> None:
-        if isinstance(row.record, Dated):
-            self._dated = row
         told = KINDS.get(type(row.record))
-        if told is None or told.chapter != "refused":
-            return
-        run = b"" if self._run is None else self._run.id
-        self._refused.extend(entries(run, filter(None, (self._dated, row))))
-
-    def _count(self, name: str, what: str, why: str = "") -> None:
-        fresh = {"name": name, "opened": 0, "refused": 0, "lied": 0, "why": ""}
-        known = self._holders.get(name, fresh)
-        self._holders[name] = known | {what: known[what] + 1, "why": why or known["why"]}
+        if told is not None and told.chapter == "refused":
+            refused.extend(entries(run, filter(None, (dated, row))))
+    counts = tuple(holders[name] for name in sorted(holders))
+    return Course(last, tuple(reversed(burnt)), counts, tuple(reversed(refused)))
 
 
 # --- scores of versions: the script's own, and the federation's evaluations --------

@@ -56,7 +56,7 @@ def operator_view(facts: Facts, names: bool) -> Json:
     """Builds the page of `site/operator.js`; `names`: the viewer may see clients' names.
 
     `calm` is said if no party is to blame for waiting. `fresh`: the coordinator has just said who
-    is there. `asked`: the run's state is known. `burnt` has all burnt cohorts of the coordinator's
+    is there. `asked`: the run's state is known. `burnt` has burnt cohorts of the coordinator's
     journal, else those of the `timeline`. `up` and `down`, in bytes, are of all versions if
     `whole`, else of those since the dashboard began.
     """
@@ -65,7 +65,11 @@ def operator_view(facts: Facts, names: bool) -> Json:
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     members = status.members if status is not None else ()
-    known = _find_course(course, status)
+    founded = status is not None and bool(status.run)
+    steps = status.steps if status is not None else ()
+    burnt = [each for each in reversed(steps) if each.ended in BURNT]
+    if course is not None:
+        burnt = list(course.burnt)
     found, costs = blockers(seen, plan), merge_costs(seen, report)
     calm = "All who are waited for are at work." if found else "Nobody keeps it waiting."
     calm = "Nobody is waited for." if seen.ended else calm
@@ -93,10 +97,10 @@ def operator_view(facts: Facts, names: bool) -> Json:
         "up": up if counted_bytes else None,
         "down": down if counted_bytes else None,
         "whole": report is not None,
-        "timeline": None if known is None else list(known.steps),
-        "burnt": None if known is None else list(known.burnt),
-        "burnt_in_all": 0 if known is None else known.burnt_in_all,
-        "checkpoint": None if known is None else known.checkpoint,
+        "timeline": list(steps) if founded else None,
+        "burnt": burnt if founded else None,
+        "burnt_in_all": status.burnt if status is not None else 0,
+        "checkpoint": status.checkpoint if status is not None else None,
         "paused": status.paused if status is not None else "",
         "move": move_text(status.move) if status and status.move is not None else "",
     }
@@ -117,14 +121,6 @@ def _without_names(value: Any, clients: Collection[str]) -> Any:
         case list() | tuple():
             return [_without_names(each, clients) for each in value]
     return _without_names(asdict(value), clients) if is_dataclass(value) else value  # type: ignore[arg-type]
-
-
-def _find_course(course: Course | None, status: Status | None) -> Course | None:
-    """Returns the course from the coordinator's journal, or what its status says of one."""
-    if course is not None or status is None or not status.run:
-        return course
-    burnt = tuple(each for each in reversed(status.steps) if each.ended in BURNT)
-    return Course(None, 0, status.steps, burnt, status.burnt, (), (), status.checkpoint)
 
 
 PRESENT = ("trains", "waits", "gone")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,23 +9,30 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from secureps.dashboard import Json
-from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import CourseFold, Facts, Observation, Report, read_report
-from secureps.errors import Conflict, Refused, SecurepsError
+from secureps.dashboard.holder_view import OwnLedger, holder_view
+from secureps.dashboard.observation import (
+    Course,
+    Facts,
+    Observation,
+    Report,
+    read_course,
+    read_report,
+)
+from secureps.errors import SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.run.audit_log import verify
-from secureps.run.journal_status import journal_status
+from secureps.run.journal_status import find_ruler
 from secureps.run.status import StatusTarget
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
-from secureps.store.journal_rows import START, Mark, Row
 from secureps.store.keyring import load_public
 from secureps.tracebacks import describe_error
 from secureps.wording import finite
@@ -38,32 +44,14 @@ class Board:
     def __init__(self, facts: Facts | None = None) -> None:
         self._lock = threading.Lock()
         self._facts = Facts() if facts is None else facts
-        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     @property
     def facts(self) -> Facts:
         return self._facts
 
     def put(self, change: Callable[[Facts], Facts]) -> None:
-        """Changes the facts, and wakes listeners if they differ now."""
         with self._lock:
-            before, self._facts = self._facts, change(self._facts)
-            if self._facts == before:
-                return
-            for event, loop in self._listeners.items():
-                loop.call_soon_threadsafe(event.set)
-
-    @contextmanager
-    def listening(self) -> Iterator[asyncio.Event]:
-        """Yields an event of the running loop that is set at every change."""
-        event = asyncio.Event()
-        with self._lock:
-            self._listeners[event] = asyncio.get_running_loop()
-        try:
-            yield event
-        finally:
-            with self._lock:
-                del self._listeners[event]
+            self._facts = change(self._facts)
 
 
 # --- sources ----------------------------------------------------------------------
@@ -72,10 +60,10 @@ STATUS_EVERY = 0.25
 """Seconds between two questions for the status, as in `up`."""
 FILES_EVERY = 2.0
 """Seconds between two checks for changed files."""
-SHARE = 2.0
+SHARE = 9.0
 """A pause is this many times longer than the look before it, to leave the machine to others."""
-SLOWEST = 30.0
-"""The longest pause, in seconds."""
+LAST_LOOK = 30.0
+"""Seconds for looks to end when the dashboard does."""
 
 T = TypeVar("T")
 
@@ -104,7 +92,7 @@ def feed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(SLOWEST)
+            thread.join(LAST_LOOK)
 
 
 def _look_again(source: Source, board: Board, over: threading.Event) -> None:
@@ -118,7 +106,7 @@ def _look_again(source: Source, board: Board, over: threading.Event) -> None:
         except Exception as error:  # the next look may succeed, and a dead thread shows nothing
             trouble = describe_error(error)
         board.put(_note_trouble(source.name, trouble))
-        pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
+        pause = max(source.every, SHARE * (time.monotonic() - began))
 
 
 def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
@@ -238,85 +226,43 @@ def _files(state: Path) -> tuple[Path, Path]:
     return state / JOURNAL, state / f"{JOURNAL}-wal"
 
 
-class Fold(Protocol):
-    """Collects a journal's rows, one after the other."""
-
-    def take(self, row: Row) -> None: ...
-
-
-F = TypeVar("F", bound=Fold)
-
-
-class JournalFold(Generic[F]):
-    """The fold of a journal, which continues from the last row that it has read."""
-
-    def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
-        self.journal = journal
-        self._begin = begin
-        self._known: tuple[F, Mark] | None = None
-
-    def read(self) -> F:
-        """Reads the new rows; raises as `read_rows` does.
-
-        It reads the whole journal if the last known row is gone: the journal was compacted twice
-        since, or is another file, as after a restore.
-        """
-        try:
-            return self._on()
-        except (Conflict, Refused):
-            return self._on()
-
-    def _on(self) -> F:
-        fold, upto = self._known or (self._begin(), START)
-        self._known = None  # a row that fails may have been taken in part
-        for row in read_rows(self.journal, upto):
-            fold.take(row)
-            upto = Mark(row.seq, row.chain)
-        self._known = fold, upto
-        return fold
-
-
 def course_source(kit: Path, *states: Path) -> Source:
-    """The course of a run, from the state folders of its coordinator and its standby.
+    """What the ruling coordinator's journal tells, from the state folders of all coordinators.
 
-    Either may rule: the journal with the higher reign counts, and within one reign the longer one.
-    A coordinator may have written more rows after its standby took over. The journal also gives the
-    status if the coordinator gives none, or no longer does.
+    The journal also gives the status if the coordinator gives none, or no longer does.
     """
-    known = [JournalFold(state / JOURNAL, CourseFold) for state in states]
+
+    def read() -> tuple[Course, Coordinator | None] | None:
+        ruler = find_ruler(states, kit)
+        if ruler is None:
+            return None
+        journal, machine = ruler
+        burnt = () if machine is None else machine.federation.timeline.burnt
+        return read_course(read_rows(journal), burnt), machine
+
+    def add(facts: Facts, found: tuple[Course, Coordinator | None]) -> Facts:
+        course, machine = found
+        facts = replace(facts, course=course)
+        if machine is None or machine.federation.pinned is None:
+            return facts
+        return _add_plan(replace(facts, recalled=machine.recall()), machine.federation.pinned.run)
+
     files = [file for state in states for file in _files(state)]
-    changed, standing = ChangedFiles(*files), ChangedFiles(*files)
-
-    def look(board: Board) -> None:
-        journals = [each for each in known if each.journal.is_file()]
-        if not journals:
-            return
-        courses = changed.read(lambda: [each.read().told for each in journals])
-        if courses is not None:
-            found = max(courses, key=lambda each: (each.reign, each.rows))
-            board.put(lambda facts: _add_plan(replace(facts, course=found), found.run))
-        seen = board.facts.seen
-        if seen.status is not None and not seen.over:
-            return
-        status = standing.read(lambda: journal_status(states, kit))
-        if status is not None:
-            board.put(lambda facts: replace(facts, recalled=status))
-
-    return Source("the coordinator's state", look)
+    return file_source("the coordinator's state", files, read, add)
 
 
 def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
     """A client's own state folder, and its ledger with its own budget, if it has one."""
-    rows = JournalFold(state / JOURNAL, lambda: OwnRows(name))
+    journal = state / JOURNAL
 
     def read() -> Json | None:
-        if not rows.journal.is_file():
+        if not journal.is_file():
             return None
-        folded = rows.read()
+        rows = tuple(read_rows(journal))
         holders = [each.name for each in load_public(kit).roster.holders()]
         # The client writes its ledger first and its journal next: read in reverse, so that the
         # ledger has every charge of which the journal tells.
-        return folded.view(read_ledger(ledger, budget), holders)
+        return holder_view(name, rows, read_ledger(ledger, budget), holders)
 
     return file_source(
         *("this client's state", [*_files(state), ledger], read),

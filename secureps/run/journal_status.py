@@ -1,4 +1,4 @@
-"""Reads the status of a run that has ended, or does not answer, from its coordinator's journal.
+"""Reads the state of a run that has ended, or does not answer, from its coordinator's journal.
 
 The coordinator's own machine folds the journal, so the words are those of a live status.
 """
@@ -23,6 +23,17 @@ from secureps.store.keyring import load_public
 def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     """Returns the status by the journal of the last ruling coordinator; None before the founding.
 
+    Takes and raises what `find_ruler` does.
+    """
+    _, machine = find_ruler(states, kit) or (None, None)
+    return None if machine is None else machine.recall()
+
+
+def find_ruler(states: Iterable[Path], kit: Path) -> tuple[Path, Coordinator | None] | None:
+    """Returns the journal of the last ruling coordinator, and the machine that folds it.
+
+    There is no machine before the founding, and nothing at all without a journal.
+
     Args:
         states: the state folders of the coordinator, and of its standby if it has one.
 
@@ -32,19 +43,19 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     if not journals:
         return None
     roster = load_public(kit).roster
-    told = [each for journal in journals if (each := _read_journal(journal, roster)) is not None]
+    read = [(journal, *_read_journal(journal, roster)) for journal in journals]
     # In the same reign the coordinator's journal is longer than that of its standby.
-    newest = max(told, key=lambda each: each[1:], default=None)
-    return None if newest is None else newest[0]
+    journal, machine, *_ = max(read, key=lambda each: each[2:])
+    return journal, machine
 
 
-def _read_journal(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
-    """Reads a journal's status, reign and last row; None before the founding."""
+def _read_journal(journal: Path, roster: Roster) -> tuple[Coordinator | None, int, int]:
+    """Returns the machine that folds a journal, its reign and its last row."""
     fold, rows, last = read_folded(journal)
     records = (*(() if fold is None else fold.records), *(row.record for row in rows))
     pinned = next((each for each in records if isinstance(each, RunPinned)), None)
     if pinned is None:
-        return None
+        return None, 0, last.seq
     machine = Coordinator(PinnedRun(Plan.from_text(pinned.run.plan), roster, None, b""))
     if fold is not None:
         machine.unfold(fold)
@@ -58,4 +69,4 @@ def _read_journal(journal: Path, roster: Roster) -> tuple[Status, int, int] | No
                 f"{journal}: this is another party's journal, its row {row.seq} is a "
                 f"{type(row.record).__name__}: give the coordinator's state folder"
             ) from None
-    return machine.recall(), machine.federation.reigns.reign, last.seq
+    return machine, machine.federation.reigns.reign, last.seq

@@ -236,11 +236,10 @@ def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Poi
         simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
-            settled()
             loop.call_later(0.0, judge)
         return over[0]
 
-    with collecting_seldom() as settled:
+    with collecting_seldom():
         simulation.run(done)
     return points
 

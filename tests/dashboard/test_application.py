@@ -25,7 +25,6 @@ from secureps.dashboard.application import (
     KINDS,
     LONGEST,
     OPEN,
-    STREAMS,
     application,
     bind,
     pages,
@@ -251,27 +250,16 @@ def test_an_observer_sees_names_and_others_see_none() -> None:
             assert not any(name in json.dumps(whole) for name in CLIENTS)
 
 
-def test_news_come_when_there_are_some() -> None:
+def test_news_are_what_the_board_has_now() -> None:
     board = full()
     with opened(board) as browser:
         browser.enter()
-        with browser.news() as news:
-            assert [each["name"] for each in next(news)["operator"]["blocking"]] == [CLIENTS[2]]
-            looks = Observation()
-            board.put(lambda facts: facts)
-            gone = looks.take(without(STATUS, "shard-1"), 2.0)
-            board.put(lambda facts: replace(facts, seen=gone))
-            blocking = [each["name"] for each in next(news)["operator"]["blocking"]]
-            assert blocking == ["shard-1", CLIENTS[2]]
-
-
-def test_the_oldest_stream_ends_for_one_too_many(browser: Browser) -> None:
-    with ExitStack() as stack:
-        first = stack.enter_context(browser.news())
-        next(first)
-        for _ in range(STREAMS):
-            next(stack.enter_context(browser.news()))
-        assert next(first, None) is None
+        named = [each["name"] for each in browser.news()["operator"]["blocking"]]
+        assert named == [CLIENTS[2]]
+        gone = Observation().take(without(STATUS, "shard-1"), 2.0)
+        board.put(lambda facts: replace(facts, seen=gone))
+        named = [each["name"] for each in browser.news()["operator"]["blocking"]]
+        assert named == ["shard-1", CLIENTS[2]]
 
 
 def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
@@ -296,7 +284,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def stays(send: Send) -> None:
-    """A stream that sends something again and again."""
+    """An answer that takes long, and sends something again and again."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     while True:
         await send({"type": "http.response.body", "body": b"news", "more_body": True})
@@ -373,7 +361,7 @@ def test_what_is_no_request_or_too_long_is_refused(port: int, said: bytes) -> No
     assert asked(port).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_stream_stays_however_many_strangers_come(
+def test_an_answer_goes_on_however_many_strangers_come(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 10 * LIMIT)
@@ -382,14 +370,14 @@ def test_a_stream_stays_however_many_strangers_come(
         def connected() -> socket.socket:
             return stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT))
 
-        stream = connected()
-        stream.sendall(b"GET /stays HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert stream.recv(1 << 16)
+        long = connected()
+        long.sendall(b"GET /stays HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert long.recv(1 << 16)
         strangers = [connected() for _ in range(OPEN + 4)]
         assert ends(strangers[0])
         assert asked(port).startswith(b"HTTP/1.1 200 ")
         for _ in range(5):
-            assert b"news" in stream.recv(1 << 16)
+            assert b"news" in long.recv(1 << 16)
 
 
 def test_an_error_tells_nobody_what_it_was(

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from secureps.dashboard import Json
-from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.holder_view import OwnLedger, holder_view
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.store.budget import RunSpent
 from secureps.store.journal_rows import Row
-from tests.kits.audited import holder_view
 
 HOLDERS = ("holder-0", "holder-1", "holder-2")
 

@@ -50,6 +50,6 @@ def test_what_nobody_told_is_not_known_and_not_none() -> None:
 def test_openings_and_logs_are_told_as_they_are() -> None:
     holders = ({"name": "holder-0", "opened": 3, "why": "its ledger says no"},)
     logs = ({"file": "a.jsonl", "sound": False, "text": "entry 3 was changed"},)
-    course = Course(None, 7, (), (), 0, holders, (), 1)
+    course = Course(7, holders=holders)
     view = officer_view(Facts(seen=seen(), course=course, logs=logs))
     assert (view["holders"], view["rows"], view["logs"], view["refused"]) == (holders, 7, logs, [])

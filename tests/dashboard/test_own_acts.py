@@ -8,7 +8,7 @@ import pytest
 from secureps.crypto.identity import ROLES, Identity
 from secureps.dashboard import Json, access
 from secureps.dashboard.access import RUN_ENDS, SAID, OwnActs, RunActs, Viewer
-from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.holder_view import OwnLedger, holder_view
 from secureps.errors import ConfigError, DamagedStore, NotReady, SecurepsError
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnAct, OwnDeed
@@ -18,7 +18,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue
 from secureps.store.journal_rows import Row
 from secureps.store.keyring import load_private
-from tests.kits.audited import begin, holder_view
+from tests.kits.audited import begin
 
 ME = Identity(bytes(range(32)))
 

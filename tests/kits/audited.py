@@ -1,14 +1,10 @@
 """A run on disk whose parties have something to tell an auditor: holders, clients, noise."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from secureps.dashboard import Json
-from secureps.dashboard.holder_view import OwnLedger, OwnRows
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
 from secureps.run.up.folder import client_names, holder_names
-from secureps.store.journal_rows import Row
 from tests.kits.processes import make_kit
 from tests.kits.stage import CLIENTS, Stage
 
@@ -66,16 +62,6 @@ def play(folder: Path, versions: int | None = None, now: float = 0.0) -> float:
         else lambda: stage.simulation.coordinator.federation.groups["all"].version >= versions
     )
     return stage.halt()
-
-
-def holder_view(
-    name: str, rows: Iterable[Row], ledger: OwnLedger, holders: Sequence[str]
-) -> Json | None:
-    """The page of a client with these rows in its journal."""
-    own = OwnRows(name)
-    for row in rows:
-        own.take(row)
-    return own.view(ledger, holders)
 
 
 def exported(folder: Path, name: str) -> Path:

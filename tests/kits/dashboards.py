@@ -1,12 +1,11 @@
 """What tests of the dashboard share: statuses, a run that ended, and a browser of a dashboard."""
 
 import http.client
-import itertools
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from secureps.run.up.folder import METRICS, ORIGIN, RunFolder
 from secureps.store.issuing import issue
 
 PATIENCE = 60.0
-"""Seconds in which a dashboard has said whatever a test waits for; beats end a longer silence."""
+"""Seconds in which a dashboard has said whatever a test waits for."""
 
 CLIENTS = ("client-00", "client-01", "hospital-of-st.-anne")
 
@@ -93,26 +92,23 @@ class Browser:
         return status
 
     def told(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Opens the address; the first news that are wanted."""
+        """Opens the address; the first news that are wanted, within PATIENCE."""
         self.enter()
-        with self.news() as news:
-            return next(each for each in news if wanted(each))
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            if wanted(news := self.news()):
+                return news
+            time.sleep(0.05)
+        raise AssertionError(f"it has not said so: {news}")
+
+    def news(self) -> dict[str, Any]:
+        status, headers, text = self.get("/news")
+        assert (status, headers["content-type"]) == (200, "application/json"), text
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(str(self.address.hostname), self.address.port, timeout=20)
-
-    @contextmanager
-    def news(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """What is told, piece by piece, for PATIENCE at most."""
-        until = time.monotonic() + PATIENCE
-        with closing(self.connection()) as line:
-            line.request("GET", "/news", headers={"Host": self.host, "Cookie": self.cookie})
-            answer = line.getresponse()
-            assert answer.status == 200, answer.read()
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            lines = (each.decode() for each in iter(answer.readline, b""))
-            early = itertools.takewhile(lambda _: time.monotonic() < until, lines)
-            yield (json.loads(each[6:]) for each in early if each.startswith("data: "))
 
 
 def ended_up(run: Path, folder: Path, versions: int = 3) -> Path:

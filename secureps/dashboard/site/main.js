@@ -7,6 +7,7 @@ import * as operator from "./operator.js";
 import { h, p } from "./dom.js";
 
 const PAGES = { operator, officer, holder };
+const EVERY = 1000;
 const REACHED = ".scroll, summary, button, select, input";
 
 const page = document.getElementById("page");
@@ -93,15 +94,23 @@ function linked(text, broken) {
   link.classList.toggle("broken", broken);
 }
 
-const stream = new EventSource("/news");
-stream.addEventListener("message", (event) => {
-  news = JSON.parse(event.data);
-  linked("connected", false);
-  speak();
-  show();
-});
-stream.addEventListener("error", () => {
-  const over = stream.readyState === EventSource.CLOSED;
-  linked(over ? "this server lets this browser in no more: open the address that it printed last" : "no connection to this page's server; it is tried again", true);
-});
+// Asks for news every second, and says why there are none.
+async function look() {
+  try {
+    const answer = await fetch("/news");
+    if (answer.ok) {
+      news = await answer.json();
+      linked("connected", false);
+      speak();
+      show();
+    } else {
+      linked("this server lets this browser in no more: open the address that it printed last", true);
+    }
+  } catch {
+    linked("no connection to this page's server; it is tried again", true);
+  }
+  setTimeout(look, EVERY);
+}
+
 window.addEventListener("hashchange", show);
+look();

@@ -294,17 +294,6 @@ class Member(PinnedParty):
         self._lowered = state.lowered
 
     @property
-    def is_idle(self) -> bool:
-        """True if nothing was asked of this client, and it has nothing to do unasked."""
-        if self._working or self._departure.away:
-            return False
-        if self._pinned is None:
-            return True
-        asked = self._invites.open or self._invites.followed or self._out.sealed or self._out.again
-        evaluates = self.name == self._plan.evaluator
-        return not (asked or evaluates)
-
-    @property
     def is_over(self) -> bool:
         """True if the run has finished, and only its last version is still to be pulled."""
         return self._end is not None

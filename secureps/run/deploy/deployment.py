@@ -23,8 +23,8 @@ from secureps.run.deploy.kubernetes import (
     DATA,
     SERVERS,
     SERVING,
+    SITE,
     Cluster,
-    Federation,
     Store,
     choose_store,
     manifests,
@@ -53,14 +53,16 @@ def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, 
     Raises ConfigError, KitError or PlanRefused.
     """
     explained = request.explained
-    script = None if request.script is None else (request.script.name, _read_script(request.script))
-    options = request.options()
-    site = None if request.site is None else _read_site_file(request.site)
+    request.refuse_bad_options()
+    clients = {}
+    if request.script is not None:
+        clients[request.script.name] = _read_script(request.script)
+    if request.site is not None:
+        clients[SITE] = _read_site_file(request.site)
     copies = cluster.store is not None and cluster.store.copies is not None
-    files, needs = _read_plan_files(request, cluster.store), _estimate_needs(explained, copies)
-    own = (request.read, files, request.kits, needs, request.holders_terms())
-    federation = Federation(*own, script, options, site)
-    folders = manifests(federation, _set_storage(cluster, explained))
+    parts = {"coordinator": _read_plan_files(request, cluster.store), "client": clients}
+    needs = _estimate_needs(explained, copies)
+    folders = manifests(request, parts, needs, _set_storage(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}
         for folder, files in folders.items()
@@ -225,6 +227,7 @@ def slurm_files(
     """Makes the texts of files for Slurm, by folder and name; raises as `kubernetes_files`."""
     needs = _estimate_needs(request.explained, copies is not None)
     script, site = request.script, request.site
+    request.refuse_bad_options()
     if script is not None and not script.exists():
         raise ConfigError(f"{script}: no such script")
     if copies is not None:
@@ -239,8 +242,7 @@ def slurm_files(
         site=site and site.resolve(),
         settings=tuple(whole.get(setting, setting) for setting in request.settings),
     )
-    own = (needs, absolute.holders_terms(), more, port, copies)
-    return Batch(absolute, out.resolve(), time, *own).files()
+    return Batch(absolute, out.resolve(), time, needs, more, port, copies).files()
 
 
 _SOMETHING_ELSE = re.compile(

@@ -24,7 +24,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
@@ -34,7 +34,7 @@ from secureps.errors import MISCONFIGURED, ConfigError, naming
 from secureps.files.objects import ObjectStore, redact
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.run.deploy.parties import Needs, PartyKit, fill_options
+from secureps.run.deploy.parties import Needs, PartyKit, Request, fill_options
 from secureps.run.up.folder import site_holder
 
 Manifest = dict[str, object]
@@ -372,52 +372,33 @@ class Cluster:
         return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
 
 
-@dataclass(frozen=True)
-class Federation:
-    """A federation to deploy: a sound plan, its files, and the kits of its parties.
-
-    Args:
-        files: the plan's file and those that it names.
-        terms: the limits that each key holder sets.
-        script: name and text of the clients' file; None: clients are left out.
-        options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
-        site: the text of the site's policy for clients.
-    """
-
-    plan: Plan
-    files: Mapping[str, bytes]
-    kits: Sequence[PartyKit]
-    needs: Needs
-    terms: Mapping[str, int] = field(default_factory=dict)
-    script: tuple[str, bytes] | None = None
-    options: Sequence[str] = ()
-    site: bytes | None = None
+Files = Mapping[str, Mapping[str, bytes]]
+"""Files of coordinators and of clients, by role and name."""
 
 
-def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
+def manifests(request: Request, files: Files, needs: Needs, cluster: Cluster) -> dict[str, Folder]:
     """Makes the folders; ConfigError if a party's name is invalid or not unique in a cluster."""
-    names = _cluster_names(federation.kits)
+    names = _cluster_names(request.kits)
     folders: dict[str, Folder] = {}
-    observer = next((kit for kit in federation.kits if kit.role == "observer"), None)
-    sites = {site_holder(kit.name): kit.name for kit in federation.kits if kit.role == "client"}
-    for kit in federation.kits:
-        if kit.role == "observer" or (kit.role == "client" and federation.script is None):
+    observer = next((kit for kit in request.kits if kit.role == "observer"), None)
+    sites = {site_holder(kit.name): kit.name for kit in request.kits if kit.role == "client"}
+    for kit in request.kits:
+        if kit.role == "observer" or (kit.role == "client" and request.script is None):
             continue
         site = sites.get(kit.name, kit.name) if kit.role == "holder" else kit.name
         home = SERVERS if kit.role in SERVING else names[site]
         folder = folders.setdefault(home, {})
         own = cluster.coordinators if kit.role == COORDINATOR else (names[kit.name],)
         for name in own:
-            party = _Party(federation, cluster, kit, name, observer is not None)
+            monitored = observer is not None
+            party = _Party(request, files, needs, cluster, kit, name, monitored)
             folder[f"{name}-keys.yaml"] = [secret(f"{name}-keys", kit.private)]
             folder[f"{name}-kit.yaml"] = shared_maps(name, kit)
             folder[f"{name}.yaml"] = party.objects()
     if SERVERS in folders:
         folders[SERVERS]["disruption.yaml"] = [disruption_budget()]
         if observer is not None:
-            folders[SERVERS]["monitoring.yaml"] = list(
-                _make_monitoring(federation, names, observer)
-            )
+            folders[SERVERS]["monitoring.yaml"] = list(_make_monitoring(request, names, observer))
     return {folder: _add_namespaces(files, cluster) for folder, files in folders.items()}
 
 
@@ -442,7 +423,9 @@ def _cluster_name(party: str) -> str:
 
 @dataclass(frozen=True)
 class _Party:
-    federation: Federation
+    request: Request
+    files: Files
+    needs: Needs
     cluster: Cluster
     kit: PartyKit
     name: str
@@ -600,7 +583,7 @@ class _Party:
     ) -> Manifest:
         role, requests = self.kit.role, {"cpu": "250m"}
         resources: Manifest = {"requests": requests}
-        if (memory := self.federation.needs.get(role)) is not None:
+        if (memory := self.needs.get(role)) is not None:
             requests["memory"] = _mebibytes(memory)
             if role == "shard":  # whose need is known well
                 resources["limits"] = {"memory": _mebibytes(memory * 3 // 2)}
@@ -641,12 +624,12 @@ class _Party:
     @property
     def _peers(self) -> list[str]:
         """The other shards, to which copies of blocks and moved blocks are sent."""
-        shards = (kit.name for kit in self.federation.kits if kit.role == "shard")
+        shards = (kit.name for kit in self.request.kits if kit.role == "shard")
         return [_cluster_name(shard) for shard in shards if shard != self.kit.name]
 
     @property
     def _run(self) -> str:
-        return self.federation.plan.section.name
+        return self.request.read.section.name
 
     @property
     def _other(self) -> str:
@@ -657,7 +640,7 @@ class _Party:
         role, file = self.kit.role, f"{self.kit.name}.toml"
         config = {file: toml_tables(self._settings()).encode()}
         if role == "coordinator":
-            config |= self.federation.files
+            config |= self.files[role]
         kind = "keyholder" if role == "holder" else role
         standby = ["--standby"] if self.name == STANDBY else []
         serve = ["secureps", "serve", kind, "--config", f"{CONFIG}/{file}"]
@@ -682,27 +665,24 @@ class _Party:
             case "shard":
                 made["coordinator"] = ",".join(map(self.cluster.inside, self.cluster.coordinators))
                 made["advertise"] = self.cluster.address(self.kit.name)
-                made |= self.federation.plan.section.shard_memory
+                made |= self.request.read.section.shard_memory
             case _:
-                made |= {"coordinator": self._coordinator, **self.federation.terms}
+                made |= {"coordinator": self._coordinator, **self.request.holders_terms()}
         return made
 
     def _join(self) -> tuple[dict[str, bytes], list[str]]:
         """Makes a client's files and command, in a shell that exits with TERMINATED if ended."""
-        federation = self.federation
-        assert federation.script is not None
-        script, text = federation.script
-        joins = ["secureps", "join", f"{CONFIG}/{script}", "--name", self.kit.name]
+        request = self.request
+        assert request.script is not None
+        joins = ["secureps", "join", f"{CONFIG}/{request.script.name}", "--name", self.kit.name]
         joins += ["--server", self._coordinator, "--kit", KIT]
         joins += ["--state", f"{DATA}/runs/{self._run}/state", *_JSON_LOGS]
         joins.append(f"--ca-fingerprint={self.kit.ca_fingerprint}")
-        config = {script: text}
-        if federation.site is not None:
-            config[SITE] = federation.site
+        if request.site is not None:
             joins.append(f"--site={CONFIG}/{SITE}")
-        clients = [kit.name for kit in federation.kits if kit.role == "client"]
-        own = fill_options(federation.options, self.kit.name, clients.index(self.kit.name))
-        return config, ["sh", "-c", _UNTIL_OVER, "client", *joins, *own]
+        clients = [kit.name for kit in request.kits if kit.role == "client"]
+        own = fill_options(request.options(), self.kit.name, clients.index(self.kit.name))
+        return dict(self.files[self.kit.role]), ["sh", "-c", _UNTIL_OVER, "client", *joins, *own]
 
     @property
     def _coordinator(self) -> str:
@@ -710,7 +690,7 @@ class _Party:
 
 
 def _make_monitoring(
-    federation: Federation, names: Mapping[str, str], observer: PartyKit
+    request: Request, names: Mapping[str, str], observer: PartyKit
 ) -> Iterator[Manifest]:
     """Makes a ServiceMonitor of each server, by which Prometheus reads it, and the alerts.
 
@@ -720,7 +700,7 @@ def _make_monitoring(
     yield secret(f"{name}-keys", {"tls.key": observer.private["tls.key"]})
     certificates = {p.rpartition("/")[2]: data for p, data in public.items() if p[:4] == "tls/"}
     yield config_map(f"{name}-tls", certificates)
-    for each in federation.kits:
+    for each in request.kits:
         if each.role in SERVING:
             shown: Manifest = {
                 "serverName": tls_name(each.name),
@@ -732,7 +712,7 @@ def _make_monitoring(
             own = labels(names[each.name], each.role)
             spec = {"selector": {"matchLabels": own}, "endpoints": [port]}
             yield manifest(_API, "ServiceMonitor", names[each.name], own, spec=spec)
-    groups = [{"name": "secureps", "rules": list(alerts(federation.plan))}]
+    groups = [{"name": "secureps", "rules": list(alerts(request.read))}]
     yield manifest(_API, "PrometheusRule", "secureps", spec={"groups": groups})
 
 

@@ -138,6 +138,11 @@ class Request:
     def explained(self) -> Explanation:
         return check(self.plan, self.values, permit=self.permit)
 
+    def refuse_bad_options(self) -> None:
+        """Refuses (ConfigError) a bad setting or site's file, whichever parties are deployed."""
+        self.options()
+        self.holders_terms()
+
     def holders_terms(self) -> dict[str, int]:
         """The terms of a key holder: the stricter ones of the plan and of its site.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +101,6 @@ class Batch:
         folder: absolute, on that file system.
         time: the time limit of a job, as sbatch spells it.
         needs: the peak memory of parties.
-        terms: the limits that each key holder sets.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's port; shards have the following ones.
     """
@@ -110,7 +109,6 @@ class Batch:
     folder: Path
     time: str
     needs: Needs
-    terms: Mapping[str, int]
     more: Sequence[str]
     port: int
     copies: str | None
@@ -170,7 +168,7 @@ class Batch:
         made["state"] = str(self.folder / "state" / name)
         made["ca_fingerprint"] = self.request.ca_fingerprint
         if role == "holder":
-            return made | {"coordinator": _THERE, **self.terms}
+            return made | {"coordinator": _THERE, **self.request.holders_terms()}
         port = self.port + self._serving.index(name)
         made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(self.folder / "checkpoints")}
         if self.copies is not None:

@@ -85,21 +85,12 @@ def show_fitting(status: Status, console: Console) -> None:
 def record(status: Status) -> dict[str, Any]:
     known = {h.shard: h for h in status.holdings}
     used = memory_used(status.telemetry)
-    return {
+    plain = asdict(replace(status, telemetry=()))
+    for own in ("telemetry", "holdings", "clock"):
+        del plain[own]
+    return plain | {
         "run": status.run.hex(),
-        "incarnation": status.incarnation,
-        "finished": status.finished,
-        "failure": status.failure,
-        "paused": status.paused,
-        "move": asdict(status.move) if status.move is not None else None,
-        "scaling": asdict(status.scaling) if status.scaling is not None else None,
-        "checkpoint": status.checkpoint,
-        "burnt": status.burnt,
-        "steps": [asdict(each) for each in status.steps],
-        "adjacency": status.adjacency,
         "delta": status.delta if status.adjacency else None,
-        "groups": [asdict(group) for group in status.groups],
-        "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
         "servers": [asdict(s) | {"state": _state_text(s, status)} for s in status.servers],
         "shards": [

@@ -1,14 +1,13 @@
 """Runs the data holders' script to score models, train baselines, and rehearse a plan.
 
 `Judge` scores models on held-out records; a script that fails there is noted once, and the run
-goes on. `Race` trains baselines: every holder alone, and one party with all data. The rehearsal
+goes on. `run_baselines` trains every holder alone, and one party with all data. The rehearsal
 trains and evaluates once for `secureps check --run-script`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -53,36 +52,19 @@ Own = Callable[[str], Tensors | None]
 
 Goal = Literal["max", "min"]
 
-_LESS = re.compile(
-    r".*loss|.*error|err|mae|r?msl?e|s?mape|nll|bce|perplexity|ppl|(cross)?entropy|deviance|brier"
-    r"|wer|cer|hamming|divergence|kl|distance|regret|ece|miss(es)?"
-)
-"""Words in the names of metrics for which less is better."""
-
-_MORE = re.compile(
-    r"acc(uracy)?|precision|recall|sensitivity|specificity|f1|fbeta|auc|auroc|auprc|roc|map|dice"
-    r"|iou|jaccard|r2|explained|score|kappa|mcc|correlation|concordance|bleu|rouge|ndcg|mrr|hits?"
-    r"|psnr|ssim|correct|likelihood"
-)
-"""Words in the names of metrics for which more is better."""
-
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
 
 
-def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
-    """Finds whether more or less of a metric is better; None if it is unknown.
+def find_goal(measure: str, plan: Plan) -> Goal | None:
+    """Finds whether more or less of a metric is better; None unless the plan says it.
 
-    The plan says it for its `evaluation.best`; for other metrics known words in their names do.
+    More accuracy is better, and less loss, without a word in the plan.
     """
-    evaluation = None if plan is None else plan.section.evaluation
+    evaluation = plan.section.evaluation
     if evaluation is not None and evaluation.best and evaluation.best.metric == measure:
         return evaluation.best.goal
-    words = re.findall(r"[a-z]+\d?", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", measure).lower())
-    negated = words[:1] in (["neg"], ["negative"])
-    less, more = (any(map(pattern.fullmatch, words)) for pattern in (_LESS, _MORE))
-    if less == more:  # no word is known, or two contradict each other
-        return None
-    return "max" if more != negated else "min"
+    known: dict[str, Goal] = {"accuracy": "max", "loss": "min"}
+    return known.get(measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +309,8 @@ def train_alone(
     plan: Plan,
     seed: Seed,
     records: int | None = None,
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """Trains a holder alone as often as there are versions; yields its model after each training.
+) -> dict[str, NDArray[Any]]:
+    """Trains a holder alone as often as there are versions; returns its model.
 
     It uses the plan's settings and record-level privacy, and so the same number of steps and the
     same epsilon as in the federation. Client-level privacy adds noise to sent updates only, so a
@@ -350,90 +332,70 @@ def train_alone(
             returned = trainer.fit(add_ties(model, ties), config)
         with blamed("what fit returned"):
             model = conform(convert_fit(returned), schema, ties).parameters
-        yield add_ties(model, ties)
+    return add_ties(model, ties)
 
 
-class Race:
-    """Trains every holder alone, in steps of one local training, from a common start.
-
-    Steps may run while the federation still trains. A holder for whom the script fails has no
-    score, but the others are trained, because the fault may lie in that holder's records.
+def run_baselines(
+    judge: Judge,
+    versions: int,
+    records: Mapping[str, int],
+    start: Tensors,
+    seed: Seed,
+    say: Say,
+) -> Baselines:
+    """Trains the baselines of a run; one that fails is left out, with a note.
 
     Args:
         judge: scores all models; plan, script and settings are the judge's.
-        versions: the number of versions of the federation.
+        versions: how many the federation made.
         records: as in `process.assign`.
         start: version 0; empty if it is unknown.
     """
-
-    def __init__(
-        self, judge: Judge, versions: int, records: Mapping[str, int], start: Tensors, seed: Seed
-    ) -> None:
-        self.judge, self.versions, self.start = judge, versions, start
-        self._records, self._seed = records, seed
-        self.scores: dict[str, Score] = {}
-        self.failed: dict[str, str] = {}
-        self._steps = self._take_steps()
-
-    @property
-    def noiseless(self) -> bool:
-        return isinstance(self.judge.plan.section.privacy, ClientPrivacySection)
-
-    def step(self) -> bool:
-        """Trains one step; returns whether there was one left."""
-        return next(self._steps, None) is not None
-
-    def finish(self, say: Say) -> None:
-        how = ", without noise" if self.noiseless else ""
-        told = None
-        for name in self._steps:
-            if name != told:
-                say(f"for comparison, trains {name} alone{how}")
-            told = name
-
-    def _take_steps(self) -> Iterator[str]:
-        """Yields, before each step, the name of the holder that is trained next."""
-        plan = self.judge.plan
-        for name, settings in self.judge.holders.items():
-            yield name
-            try:
-                trainer, start = self.judge.script.make(settings), dict(self.start)
-                if plan.section.local or plan.section.frozen:
-                    with blamed("parameters"):
-                        fresh = trainer.parameters(self._seed.derive("alone", name).integer(63))
-                    start = {**fresh, **start}
-                own = (self._seed, self._records.get(name))
-                models = train_alone(trainer, name, start, self.versions, plan, *own)
-                for model in models:  # noqa: B007  the last one is judged
-                    yield name
-                self.scores[name] = self.judge.score_alone(trainer, model)
-            except SecurepsError as error:
-                self.failed[name] = f"{name} failed alone, and is not compared: {error}"
-
-
-def run_baselines(race: Race, say: Say) -> Baselines:
-    """Trains the remaining baselines of a race; one that fails is left out, with a note."""
-    judge = race.judge
-    if not race.versions:
+    if not versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
-    notes = list(judge.notes)
-    if not judge.note and not race.start:
+    scores, notes = dict[str, Score](), list(judge.notes)
+    noiseless = isinstance(judge.plan.section.privacy, ClientPrivacySection)
+    if not judge.note and not start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
     if judge.script.own_code:
         notes.append(f"holders alone: left out, {judge.script.own_code}")
-    elif not judge.note and race.start:
-        race.finish(say)
-        notes += join_alike(race.failed)
+    elif not judge.note and start:
+        how, failed = ", without noise" if noiseless else "", dict[str, str]()
+        for name in judge.holders:
+            say(f"for comparison, trains {name} alone{how}")
+            try:
+                scores[name] = _score_holder(judge, name, versions, records, start, seed)
+            except SecurepsError as error:  # the fault may lie in this holder's records
+                failed[name] = f"{name} failed alone, and is not compared: {error}"
+        notes += join_alike(failed)
     central, why = _train_centrally(judge, say)
     notes += [f"central training: left out{why}"] if why else []
-    measure = next((score.measure for score in race.scores.values()), "")
+    measure = next((score.measure for score in scores.values()), "")
     known = find_goal(measure, judge.plan)
     if measure and known is None:
         notes.append(
             f"nothing says whether more or less {measure} is better: best in the plan's "
             "[evaluation] does"
         )
-    return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
+    return Baselines(scores, central, tuple(notes), noiseless, known)
+
+
+def _score_holder(
+    judge: Judge,
+    name: str,
+    versions: int,
+    records: Mapping[str, int],
+    start: Tensors,
+    seed: Seed,
+) -> Score:
+    """Scores the model that a holder trains alone; ScriptFailed if the script fails."""
+    plan, trainer = judge.plan, judge.script.make(judge.holders[name])
+    if plan.section.local or plan.section.frozen:
+        with blamed("parameters"):
+            fresh = trainer.parameters(seed.derive("alone", name).integer(63))
+        start = {**fresh, **start}
+    own = (seed, records.get(name))
+    return judge.score_alone(trainer, train_alone(trainer, name, start, versions, plan, *own))
 
 
 def _train_centrally(judge: Judge, say: Say) -> tuple[Score | None, str]:

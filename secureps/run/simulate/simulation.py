@@ -16,12 +16,6 @@ What happens in one play:
 What survives a `kill` are the party's `Stores`, as files would; `lose` empties them. A client's
 ledger (`_ledgers`) outlives both. A simulation is a function of its inputs, so it can be repeated.
 
-Idle clients. When there are very many clients, few of them train. `IdleClient` stands for a client
-that was asked for nothing, and keeps only the few messages that it has received. The end of the
-run, published versions, and news of key holders that another client has heard need no machine. For
-any other event the machine is made, and replays those messages with their times. It decides as it
-would have, because a machine is a function of its events.
-
 Nothing here protects data: the seeds are known, and no attacker is kept out. `run` raises the error
 of a party that should not have ended, and fails when no event is left, so that a deadlock shows.
 
@@ -32,7 +26,7 @@ of a party that should not have ended, and fails when no event is left, so that 
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
 
-Look first at `Conditions` for what a play may vary, and at `MOST_HEARD` for idle clients.
+Look first at `Conditions` for what a play may vary.
 """
 
 from __future__ import annotations
@@ -42,9 +36,9 @@ import json
 import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -54,9 +48,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.initial_model import LocalTensors
-from secureps.client.runner import machine_and_worker, make_member, member_settings
+from secureps.client.runner import make_member
 from secureps.client.trainer import Setting, Trainer
-from secureps.client.worker import ClientWorker, Site
+from secureps.client.worker import Site
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
@@ -74,9 +68,8 @@ from secureps.errors import (
 )
 from secureps.files.objects import ObjectStore
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.orders import Finish, Published, SealFor
-from secureps.messages.requests import UP, Prepared, PutBlock, Reply, Request, Subscribe
-from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress, Task
+from secureps.messages.requests import UP, Prepared, Reply, Request
+from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress
 from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
 from secureps.policy.explain.explanation import row_block_words, touched_by_few
@@ -87,22 +80,10 @@ from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import TAKES_OVER
 from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import (
-    Answered,
-    Effect,
-    Event,
-    Failed,
     Halt,
-    Machine,
-    Record,
-    Step,
-    Sweep,
-    TaskResult,
-    Tick,
-    Watch,
 )
-from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.member.terms import MemberSettings, Terms, custom_reports
+from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.state import Limit, model_key
 from secureps.run import assemble
 from secureps.run.initial_schema import settle_schema
@@ -118,7 +99,7 @@ from secureps.run.up.folder import METRICS, holder_names, new_folder, shard_name
 from secureps.run.warm import warm_once
 from secureps.scenario.delays import Links
 from secureps.service.checkpoint_copies import CheckpointCopies
-from secureps.service.environment import Environment, Meter, Stores, Worker
+from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
@@ -197,7 +178,6 @@ class Conditions:
         standby: the coordinator has a standby.
         memory: the limit of each shard in bytes.
         adding: the virtual seconds that a shard takes to add up so many blocks of updates.
-        idle: a client has a machine only once something was asked of it.
     """
 
     delay: DelayOf = no_delay
@@ -210,7 +190,6 @@ class Conditions:
     memory: int | None = None
     meter: Callable[[str], Meter] = lambda name: Meter()
     adding: Callable[[str, int], float] = lambda shard, blocks: 0.0
-    idle: bool = False
 
 
 class Simulation:
@@ -241,8 +220,6 @@ class Simulation:
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # simulated data needs no protection
-        self._alike: dict[Hashable, Any] = {}
-        self._told = ToldOfHolders()
         shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
@@ -404,22 +381,8 @@ class Simulation:
             minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
             secret, rules = self._kit.secrets[name], HolderRules(minimum)
             return assemble.make_holder(public, name, identity, secret, rules, stores, around)
-        return self._client(name, stores, around)
-
-    def _client(self, name: str, stores: Stores, around: Environment) -> Executor:
-        cost, terms = partial(self._cast.cost, name), self._terms
-        site = self._site(name, stores.folder)
-        if not self._conditions.idle:
-            return make_member(self._kit.public, site, stores, around, cost, terms)
-        settings = share_settings(member_settings(self._kit.public, site, terms), self._alike)
-        client = IdleClient(
-            lambda: machine_and_worker(
-                settings, self._site(name, stores.folder), stores.spool, cost
-            ),
-            cost,
-            self._told,
-        )
-        return Executor(name, client, stores.journal, around, client)
+        cost, site = partial(self._cast.cost, name), self._site(name, stores.folder)
+        return make_member(public, site, stores, around, cost, self._terms)
 
     def _site(self, name: str, folder: Path) -> Site:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
@@ -427,204 +390,6 @@ class Simulation:
         ledger = self._ledgers[name]
         own = (name, trainer, identity, seed, keys, folder)
         return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)
-
-
-# --- idle clients ------------------------------------------------------------------
-
-
-Made = tuple[Member, ClientWorker]
-
-MOST_HEARD = 16
-"""The most events that a client replays; a client with more events keeps its machine. Of published
-versions only the newest of each group counts; news of key holders do not count, because
-`ToldOfHolders` answers them."""
-
-
-ToldOfHolders = dict[tuple[bytes, int, SealFor], tuple[int, list[Record]]]
-"""A client's next state and records, by its run, its state, and the news of key holders.
-
-All clients of a simulation share it. A client's reaction follows from the roster, the run and the
-earlier news, and not from its name; so once one machine has reacted, others need none. States are
-numbers: 0 before any news.
-"""
-
-
-class IdleClient(Worker):
-    """Stands for the machine and the worker of one client, which it makes when they are needed.
-
-    Args:
-        make: makes both in their initial state.
-        cost: as in `ClientWorker`.
-        told: shared by all clients.
-    """
-
-    def __init__(
-        self, make: Callable[[], Made], cost: Callable[[object], float], told: ToldOfHolders
-    ) -> None:
-        self._make = make
-        self._cost = cost
-        self._told = told
-        self._holders: int | None = 0
-        """The client's state in `told`; None once an event has made it differ."""
-        self._made: Made | None = None
-        self._heard: list[tuple[float, str, Event | None]] | None = []
-        """The events to replay (None for the start); None: it keeps its machine."""
-        self._wakes_at: float | None = None
-        self._run = b""
-        """The run's id, once the client takes part."""
-
-    @property
-    def _is_asleep(self) -> bool:
-        return self._made is None and bool(self._run)
-
-    @property
-    def member(self) -> Member:
-        return self._wake()[0]
-
-    # --- Machine ------------------------------------------------------------------
-
-    def apply(self, at: float, record: Record) -> None:
-        """Applies a record; a client that starts with a journal keeps its machine."""
-        self.member.apply(at, record)
-        self._heard = None
-
-    def resume(self, now: float) -> Step:
-        member = self.member
-        self._remember(now, "", None)
-        step = member.resume(now)
-        self._rest(member)
-        return step
-
-    def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles an event, without a machine if that makes no difference."""
-        ordered = sender == COORDINATOR and not isinstance(event, Answered | Failed)
-        if ordered and self._is_asleep:
-            short = self._handle_without_machine(now, event)
-            if short is not None:
-                return short
-        member = self.member
-        self._remember(now, sender, event)
-        step = member.handle(now, sender, event)
-        self._note(event, step)
-        if not any(isinstance(effect, Watch) for effect in step.effects):
-            self._rest(member)  # a watching member rests after `subscription`
-        return step
-
-    def _handle_without_machine(self, now: float, order: Event) -> Step | None:
-        """Handles an order that needs no machine; None if it needs one."""
-        if isinstance(order, Finish):
-            return Step(effects=[Halt(order.reason)])
-        if isinstance(order, Published) and self._count_heard() < MOST_HEARD:
-            self._remember(now, COORDINATOR, order)
-            return Step()
-        if not isinstance(order, SealFor) or self._holders is None:
-            return None
-        known = self._told.get((self._run, self._holders, order))
-        if known is None:
-            return None
-        self._remember(now, COORDINATOR, order)
-        self._holders, records = known
-        return Step(records=list(records))
-
-    def _note(self, event: Event, step: Step) -> None:
-        state = self._holders
-        if isinstance(event, SealFor) and state is not None and self._run and not step.effects:
-            new = len(self._told) + 1, list(step.records)
-            self._holders, _ = self._told.setdefault((self._run, state, event), new)
-        elif not isinstance(event, Published | Answered | Tick):
-            self._holders = None
-
-    def inspect(self, sender: str, message: Request) -> bool:
-        return self.member.inspect(sender, message)
-
-    def report_trouble(self, reason: str) -> list[Effect]:
-        return self.member.report_trouble(reason)
-
-    def wake(self) -> float | None:
-        return self._wakes_at if self._made is None else self._made[0].wake()
-
-    def subscription(self) -> Subscribe:
-        member = self.member
-        said = member.subscription()
-        self._rest(member)
-        return said
-
-    # --- Worker -------------------------------------------------------------------
-
-    def work(self, task: Task) -> TaskResult | None:
-        """Does a task; a sleeping client has sealed nothing, and so has nothing to sweep."""
-        if self._made is None and isinstance(task, Sweep):
-            return None
-        return self._wake()[1].work(task)
-
-    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        return self._wake()[1].take(request, payload)
-
-    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
-        return self._wake()[1].keep(request, payload, digest)
-
-    def fetch(self, key: str) -> bytes | memoryview:
-        return self._wake()[1].fetch(key)
-
-    def seconds(self, task: Task) -> float:
-        return self._cost(task) if self._made is None else self._made[1].seconds(task)
-
-    # --- sleeping and waking ------------------------------------------------------
-
-    def _remember(self, now: float, sender: str, event: Event | None) -> None:
-        """Notes an event to replay; a published version replaces an older one."""
-        heard = self._heard
-        if heard is None:
-            return
-        if isinstance(event, Published):
-            for at, (_, _, before) in enumerate(heard):
-                if isinstance(before, Published) and _is_superseded(event, before, heard):
-                    del heard[at]
-                    break
-        heard.append((now, sender, event))
-
-    def _count_heard(self) -> int:
-        return sum(not isinstance(e, SealFor) for _, _, e in self._heard or ())
-
-    def _rest(self, member: Member) -> None:
-        """Drops the machine, if it has nothing to do and never had."""
-        if self._heard is None:
-            return
-        if not member.is_idle or self._count_heard() > MOST_HEARD:
-            self._heard = None
-            return
-        self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""
-        self._made = None
-
-    def _wake(self) -> Made:
-        """Makes the machine and replays the events, ignoring their effects, which are done."""
-        if self._made is None:
-            self._made = member, _ = self._make()
-            for now, sender, event in self._heard or ():
-                with suppress(SecurepsError):  # the member refused it the first time too
-                    member.resume(now) if event is None else member.handle(now, sender, event)
-        return self._made
-
-
-def _is_superseded(
-    newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
-) -> bool:
-    """True if a replay without an older published version makes no difference.
-
-    It makes one if another version shares a block, because that changes the order of pulls.
-    """
-    if newer.group != older.group or newer.version < older.version:
-        return False
-    blocks = set(older.blocks)
-    others = [event for _, _, event in heard if isinstance(event, Published)]
-    return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
-
-
-def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:
-    """Replaces equal parts of many clients' settings by one object, which `known` keeps."""
-    values = known.setdefault(tuple(own.values.items()), own.values)
-    schema, rows = known.setdefault(own.schema, own.schema), own.rows or known.setdefault("", {})
-    return replace(own, schema=schema, values=values, rows=rows)
 
 
 # --- one command, and its report ---------------------------------------------------
@@ -724,30 +489,17 @@ def _write_report(play: Play, summary: Mapping[str, Any], say: Say) -> None:
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures that are the same in each play; all others are seconds of this machine."""
 
-ALL_JOINED = 1
-"""The version by which all clients that come at the beginning have joined."""
-
 READ_AFTER = 1000
 """Requests after which the coordinator's window of reports is read, before it overflows."""
 
 
-class CoordinatorWatch(Meter):
-    """Notes when the coordinator changes, so that the run is not inspected after each event.
+class RequestCount(Meter):
+    """Counts the coordinator's requests, each with at most two reports; the reader resets it."""
 
-    Most of a simulation's millions of events are its clients'. `changed` says that the coordinator
-    has handled something, and `requests` counts requests, each with at most two reports; the
-    reader resets both.
-    """
-
-    def __init__(self) -> None:
-        self.changed = True
-        self.requests = 0
+    requests = 0
 
     def on_request(self, message: Request, answer: Future[Reply]) -> None:
         self.requests += 1
-
-    def on_state(self, machine: Machine, now: float) -> None:
-        self.changed = True
 
 
 class Play:
@@ -770,7 +522,7 @@ class Play:
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._waited = 0
-        self._watch, self._finished = CoordinatorWatch(), False
+        self._asked = RequestCount()
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -812,11 +564,10 @@ class Play:
             Conditions(
                 delay=self._delay,
                 late=frozenset(self._away),
-                meter=lambda name: self._watch if name == COORDINATOR else Meter(),
+                meter=lambda name: self._asked if name == COORDINATOR else Meter(),
                 adding=lambda shard, blocks: self._links.adding(
                     shard, blocks, self.simulation.loop.now()
                 ),
-                idle=True,
             ),
             initial,
         )
@@ -836,24 +587,19 @@ class Play:
             say(remark)
 
         def until() -> bool:
-            watch = self._watch
-            if watch.changed:
-                watch.changed, versions = False, self.simulation.versions()
-                if versions != self._seen:
-                    self._gather()
-                    say(self._publish(versions))
-                    if max(self._seen.values()) < ALL_JOINED:
-                        settled()
-                    self._seen = versions
-                    if self.copies is not None:
-                        self.copies.copy()  # an error that persists is reported at the end
-                elif watch.requests >= READ_AFTER:
-                    self.metrics.take(self.simulation.coordinator.telemetry)
-                    watch.requests = 0
-                self._finished = bool(self.simulation.coordinator.federation.finished)
-            return self._finished and self._is_nobody_playing()
+            coordinator, versions = self.simulation.coordinator, self.simulation.versions()
+            if versions != self._seen:
+                self._gather()
+                say(self._publish(versions))
+                self._seen = versions
+                if self.copies is not None:
+                    self.copies.copy()  # an error that persists is reported at the end
+            elif self._asked.requests >= READ_AFTER:
+                self.metrics.take(coordinator.telemetry)
+                self._asked.requests = 0
+            return bool(coordinator.federation.finished) and self._is_nobody_playing()
 
-        with collecting_seldom() as settled:
+        with collecting_seldom():
             self.simulation.run(until)
         self._gather()
 
@@ -991,22 +737,14 @@ GC_THRESHOLDS = (50_000, 10, 10)
 
 
 @contextmanager
-def collecting_seldom() -> Iterator[Callable[[], None]]:
-    """Makes the garbage collector run seldom, and ignore objects that exist now.
+def collecting_seldom() -> Iterator[None]:
+    """Makes the garbage collector run seldom.
 
-    Clients keep millions of objects, among which the collector would search in vain. Call the
-    yielded function once all clients are there, to ignore theirs too. In a process that has frozen
-    objects already nothing is frozen, because `gc.unfreeze` would free its objects too.
+    Clients keep millions of objects, among which the collector would search in vain.
     """
-    before, held = gc.get_threshold(), gc.get_freeze_count()
+    before = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:
-        if held:
-            yield lambda: None
-        else:
-            gc.freeze()
-            yield gc.freeze
+        yield
     finally:
         gc.set_threshold(*before)
-        if not held:
-            gc.unfreeze()

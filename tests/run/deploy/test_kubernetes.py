@@ -19,7 +19,7 @@ from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app, deploy
 from secureps.run.deploy.deployment import kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
+from secureps.run.deploy.kubernetes import Cluster, alerts, manifests
 from secureps.run.deploy.parties import Request, party_kits
 from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
@@ -478,10 +478,10 @@ def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
 
 
 def test_no_party_is_in_the_servers_folder() -> None:
-    plan = load_plan(deployed() / "plan.toml")
-    (south,) = party_kits(deployed() / "kit", plan, ("south",))
+    made = request(names=("south",))
+    made.__dict__["kits"] = [replace(each, name="servers") for each in made.kits]
     with pytest.raises(ConfigError, match="servers is what the servers' folder is called"):
-        manifests(Federation(plan, {}, [replace(south, name="servers")], {}), CLUSTER)
+        manifests(made, {}, {}, CLUSTER)
 
 
 def request(**given: Any) -> Request:

@@ -150,7 +150,7 @@ def test_a_file_that_a_setting_names_is_found_from_a_jobs_folder(
 
 def test_no_party_takes_the_place_of_the_servers() -> None:
     request = Request(deployed() / "plan.toml", deployed() / "kit")
-    batch = Batch(request, Path("/shared"), "1:00:00", {"coordinator": 1}, {}, (), 7600, None)
+    batch = Batch(request, Path("/shared"), "1:00:00", {"coordinator": 1}, (), 7600, None)
     kits = {kit.name: kit for kit in request.kits}
 
     def jobs(**named: str) -> dict[str, str]:
