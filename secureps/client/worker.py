@@ -65,7 +65,6 @@ from secureps.client.trainer import (
     SECRET_BYTES,
     FitConfig,
     FitResult,
-    HeldTensor,
     Trainer,
     TrainingLeft,
     blamed,
@@ -74,7 +73,6 @@ from secureps.client.trainer import (
     kinds_of,
     record_privacy,
     ties_of,
-    training_function,
 )
 from secureps.client.update import (
     BlockIntegers,
@@ -88,6 +86,7 @@ from secureps.client.update import (
     keep,
     load_kept,
 )
+from secureps.codec.chain import Transform
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import NO_PRIVACY, Label, Seed, Stream
 from secureps.errors import (
@@ -211,24 +210,14 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def make_update(made: Trained, on_host: bool = False) -> Update:
-    """Makes the clipped update of a group, on a device if the trained model was left there.
+def make_update(made: Trained) -> Update:
+    """Makes the clipped update of a group; NotFinite if a value is not finite.
 
-    Under client-level privacy it is made on the host. Under feedback the caller may change its
-    parts. Raises NotFinite if a value is not finite.
+    Under feedback the caller may change its parts.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
         return make_addends(plan, layout, made.model)
-    named = (made.model.get(spec.name) for spec in layout.tensors)
-    held = next((each for each in named if isinstance(each, HeldTensor)), None)
-    noisy = plan.mechanism(layout.name, layout.sent) is not None
-    if held is not None and not (on_host or noisy):
-        from secureps.client.device_update import device_update  # imports torch
-
-        there = device_update(made, held.tensor.device)
-        if there is not None:
-            return there
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
     update = clip_update(plan, layout, delta, made.scale, made.kinds)
     return update.copy_to_memory() if plan.group(layout.name).feedback else update
@@ -580,7 +569,7 @@ class ClientWorker(Worker):
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
-            result = training_function(self._site.trainer)(given, config)
+            result = self._site.trainer.fit(given, config)
         with blamed("what fit returned"):
             schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)
             result = conform(convert_fit(result), schema, ties)
@@ -649,12 +638,6 @@ class ClientWorker(Worker):
                 raise Malformed(
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
                 )
-        if update.device is not None:
-            from secureps.client.device_update import within_memory  # imports torch
-
-            with within_memory(made, update.device.values.device):
-                return self._draft(task, aim, model, update, counted)
-            update = make_update(made, on_host=True)
         return self._draft(task, aim, model, update, counted)
 
     def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
@@ -664,7 +647,9 @@ class ClientWorker(Worker):
         spends = make_fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
-        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
+        rotates = plan.group(aim.group).rotates
+        transform = self._find_rotation() if rotates else None
+        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream, transform)
         share = examples / most_counted(plan.group(aim.group))
         own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
@@ -684,6 +669,17 @@ class ClientWorker(Worker):
 
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
+
+    def _find_rotation(self) -> Transform | None:
+        """Returns a rotation on the trainer's device; None if it has none."""
+        tells = getattr(self._site.trainer, "codec_device", None)
+        with blamed("codec_device"):
+            name = "" if tells is None else str(tells())
+            if not name:
+                return None
+            from secureps.client.device_rotation import rotation_on  # imports torch
+
+            return rotation_on(name, lambda text: self._note((text,)))
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before they are sealed; returns those that may leave.
