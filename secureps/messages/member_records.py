@@ -101,8 +101,8 @@ class OwnAct:
 class SequencesBegun:
     """A client continues with these sequences; all before them are used up.
 
-    Either the client lost its state and heard what it had sent before, or blocks of an update leave
-    before all of them are sealed.
+    The client lost its state, and heard what it had sent before. In journals of version 0.2.0 and
+    before, blocks also left before all of an update was sealed.
     """
 
     next: tuple[GroupVersion, ...]
