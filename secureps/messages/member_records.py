@@ -101,8 +101,7 @@ class OwnAct:
 class SequencesBegun:
     """A client continues with these sequences; all before them are used up.
 
-    The client lost its state, and heard what it had sent before. In journals of version 0.2.0 and
-    before, blocks also left before all of an update was sealed.
+    The client lost its state, and heard from the coordinator or a shard what it had sent before.
     """
 
     next: tuple[GroupVersion, ...]
