@@ -1,7 +1,7 @@
 """Clients as processes that share one device, beside one that has it alone.
 
 Each has a context and streams of its own, and may take a share of the device's memory. All train
-the same model and make the same update of it: `bits` tells whether it is the same.
+and rotate the same model: `bits` tells whether it is the same.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 
-from benchmarks.gpu.codec import CODECS, integers, made_of, plan_of
 from benchmarks.gpu.models import FEW, MODELS
 from benchmarks.gpu.timing import Memory
 from benchmarks.gpu.training import trained_of
 from benchmarks.report import Row
-from secureps.client.worker import make_update
+from secureps.client.device_rotation import rotation_on
 
 SHARE = 0.45
 """Of the device's memory, of each."""
@@ -30,10 +30,11 @@ TURNS = 3
 
 
 def work(device: torch.device, tiny: bool) -> str:
-    """Trains a few steps, makes the update and its integers; returns the integers' digest."""
-    model = (FEW if tiny else MODELS)["transformer"]
-    made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
-    return integers(made, make_update(made)).hex()
+    """Trains a few steps, and rotates the model; returns a digest of it."""
+    trained = trained_of(device, (FEW if tiny else MODELS)["transformer"])
+    values = np.concatenate([each.ravel() for each in trained.values()]).astype(np.float64)
+    rotation_on(str(device), print)(values)
+    return hashlib.sha256(values.tobytes()).hexdigest()
 
 
 def play(given: Sequence[str], lines: TextIO) -> None:

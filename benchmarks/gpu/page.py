@@ -49,25 +49,12 @@ class Goal:
 def goals(found: Found) -> list[Goal]:
     """Those of the device, of which `docs/gpu.md` tells."""
 
-    def taken(section: str, key: str, named: str, contains: str = "") -> dict[str, float]:
-        rows = found["sections"].get(section, [])
-        return {row[named]: row[key] for row in rows if contains in str(row[named])}
-
     private = {
         row["model"]: row["to plain"]
         for row in found["sections"].get("private steps", [])
         if row["way"] == "secureps"
     }
-    beyond = "in models"
-    return [
-        Goal("a private step to a plain one, at most", 1.5, True, private),
-        Goal(
-            "memory beyond model and update, in models, below",
-            1.0,
-            True,
-            taken("memory of models", beyond, "model") | taken("memory of values", beyond, "model"),
-        ),
-    ]
+    return [Goal("a private step to a plain one, at most", 1.5, True, private)]
 
 
 def heading(found: Found) -> str:
@@ -148,9 +135,9 @@ def draw(found: Found, path: Path) -> None:
 
 
 def _named(section: str, row: Row) -> str:
-    """What a bar is of; updates have sizes."""
+    """What a bar is of; rotations have sizes."""
     name = str(row.get("step", row.get("model")))
-    return f"{name}, 10^{math.log10(int(row['values'])):.3g}" if section == "updates" else name
+    return f"{name}, 10^{math.log10(int(row['values'])):.3g}" if section == "rotations" else name
 
 
 def _bars(axes: Any, title: str, values: Mapping[str, float], goal: Goal | None, log: bool) -> None:

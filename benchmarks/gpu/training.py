@@ -1,7 +1,7 @@
-"""Training steps of models of about 25 million values, and what making them private adds to one.
+"""Training steps of models of about 25 million values, and the memory that a training takes.
 
-A step is the difference of two trainings by `TorchTrainer.fit_held`, of which one takes some steps
-more: records come from the host's memory, and kernels are those whose bits repeat.
+A step is the difference of two trainings by `TorchTrainer.fit`, of which one takes some steps more:
+records come from the host's memory, and kernels are those whose bits repeat.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmarks.gpu.codec import CODECS, made_of, memory_of, memory_row, plan_of, taken
 from benchmarks.gpu.models import FEW, MODELS, Trained
 from benchmarks.gpu.timing import Memory, Sizes, one_core, timed
 from benchmarks.record_level import Narrow
 from benchmarks.report import Row
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig, FitResult, HeldTensor
+from secureps.client.trainer import Array, FitConfig, FitResult
 
 
 def _models(sizes: Sizes) -> Mapping[str, Trained]:
@@ -30,7 +29,7 @@ def _fit(trainer: TorchTrainer, batch: int, steps: int) -> Callable[[], FitResul
     """A training from the same model."""
     start = trainer.parameters(seed=1)
     settings = {"lr": 0.01, "batch_size": batch, "local_steps": steps}
-    return lambda: trainer.fit_held(start, FitConfig({"all": 1}, 1, settings))
+    return lambda: trainer.fit(start, FitConfig({"all": 1}, 1, settings))
 
 
 def step_of(
@@ -53,15 +52,11 @@ def step_of(
     return max(more - one, 1e-9) / steps  # where other work lies: of tiny models
 
 
-def trained_of(device: torch.device, model: Trained) -> dict[str, HeldTensor]:
-    """Tensors of a trained model, where it was trained."""
+def trained_of(device: torch.device, model: Trained) -> dict[str, Array]:
+    """Tensors of a trained model."""
     data = model.data(model.records)
     trainer = TorchTrainer(model.make, data, data, device=str(device))
-    found = _fit(trainer, model.records, 1)().parameters
-    return {
-        name: each if isinstance(each, HeldTensor) else HeldTensor(torch.from_numpy(each))
-        for name, each in found.items()
-    }
+    return _fit(trainer, model.records, 1)().parameters
 
 
 def training(device: torch.device, sizes: Sizes) -> Iterator[Row]:
@@ -94,28 +89,9 @@ def _weights(model: Trained) -> int:
     return sum(each.numel() for each in model.make().parameters())
 
 
-def shares(device: torch.device, sizes: Sizes) -> Iterator[Row]:
-    """For how much of a training step, in float32, a device is busy with its update."""
-    for name, model in _models(sizes).items():
-        step = step_of(device, model, model.make, sizes.steps, sizes.tries)
-        made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
-        update, small, _ = taken(device, made, sizes.tries)
-        codec = update[0] + small[0]
-        yield {
-            "model": name,
-            "step, ms": 1e3 * step,
-            "update and integers, ms": 1e3 * codec,
-            "of a step": codec / step,
-            "of 100 steps": codec / (100 * step),
-        }
-
-
 def memory(device: torch.device, sizes: Sizes) -> Iterator[Row]:
-    """The most that a training took, and an update beyond the trained model and its values."""
+    """The most bytes that a training took on the device."""
     for name, model in _models(sizes).items():
         peak = Memory(device)
-        tensors = trained_of(device, model)
-        training = peak.peak
-        size, beyond = memory_of(device, tensors)
-        yield memory_row(name, size, training, beyond)
-        del tensors
+        size = sum(each.nbytes for each in trained_of(device, model).values())
+        yield {"model": name, "model, MB": size / 1e6, "training, MB": peak.peak / 1e6}

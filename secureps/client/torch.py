@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from secureps.client.trainer import (
     EvaluateResult,
     FitConfig,
     FitResult,
-    HeldTensor,
     RecordPrivacy,
     Setting,
     find_mismatch,
@@ -48,8 +47,6 @@ Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 EVALUATION_BATCH = 1024
-
-HELD_ON = frozenset({"cuda"})
 
 _GLOBAL_GENERATORS = threading.RLock()
 
@@ -254,12 +251,6 @@ class TorchTrainer:
             NotFinite: the loss or a tensor became NaN or infinite.
             ScriptFailed: the device has no memory left, or the model is compiled.
         """
-        held = self.fit_held(parameters, config)
-        here = {name: np.asarray(each) for name, each in held.parameters.items()}
-        return replace(held, parameters=here)
-
-    def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`, but leaves floating-point results on a CUDA device (`HeldTensor`)."""
         if config.privacy is not None and self._touches:
             raise PlanRefused(
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
@@ -281,13 +272,17 @@ class TorchTrainer:
                     f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr (now "
                     f"{local.lr}), or scale the inputs"
                 )
-        result = {name: self._leave(name, each) for name, each in state.items() if name not in ties}
+        result = {name: _to_array(each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
             result[name][rows] = trained
         whole = {name: result[ties.get(name, name)] for name in state}
         return FitResult(whole, records, metrics, steps)
+
+    def codec_device(self) -> str:
+        """The device of the model, if it is faster than the host at a codec's rotation; else ""."""
+        return str(self._device) if self._device.type == "cuda" else ""
 
     def follow(self) -> str | None:
         """Trains what the client's process orders, until it is dismissed; returns why it ended.
@@ -349,13 +344,6 @@ class TorchTrainer:
                 for name, each in kept.items():
                     state[name].copy_(each)
             return ranks.state_of(module, state), metrics
-
-    def _leave(self, name: str, tensor: Tensor) -> Any:
-        """Leaves a trained tensor on its device if updates are made there; else copies it."""
-        stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
-        if stays and name not in self._touches:
-            return HeldTensor(tensor.detach())
-        return _to_array(tensor)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Evaluates a model on the held-out records; changes nothing.

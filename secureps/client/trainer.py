@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,10 +191,8 @@ class FitResult:
     steps: int = 0
 
     def copied(self) -> FitResult:
-        """Copies the arrays, so that the trainer cannot change them; device tensors stay shared."""
-        given = self.parameters.items()
-        own = {name: a.copy() if isinstance(a, np.ndarray) else a for name, a in given}
-        return replace(self, parameters=own)
+        """Copies the arrays, so that the trainer cannot change them."""
+        return replace(self, parameters={name: a.copy() for name, a in self.parameters.items()})
 
 
 @dataclass(frozen=True)
@@ -267,9 +265,8 @@ class Trainer(Evaluator, Protocol):
     `initial_digest() -> str`: BLAKE2b-256, in hex, of the plan's file of version 0, if `parameters`
     reads it. The client refuses a run that starts from another file or another model.
 
-    `fit_held(parameters, config)`: called in place of `fit`. Tensors of its result may be
-    `client.trainer.HeldTensor`s, left on the device where they were trained. Their update is made
-    there, with the same bits, and only its integers come to the host.
+    `codec_device() -> str`: a device of torch, such as "cuda:0", on which a plan's codec rotates
+    this client's updates, with the same bits; "" for the host.
 
     `follow() -> str | None` and `dismiss()`: for several processes that train together. In a
     process that only helps, `follow` trains what the client's process orders until it is dismissed,
@@ -343,17 +340,6 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
         return told
 
 
-def training_function(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
-    """Returns a trainer's `fit_held`, or `fit` if it has none or a subclass overrides `fit`."""
-    for kind in type(trainer).__mro__:
-        if "fit_held" in vars(kind):
-            held: Callable[[dict[str, Array], FitConfig], FitResult] = cast(Any, trainer).fit_held
-            return held
-        if "fit" in vars(kind):
-            break
-    return trainer.fit
-
-
 def find_mismatch(
     parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> str | None:
@@ -367,25 +353,6 @@ def find_mismatch(
         if np.shape(array) != shapes[name]:
             return f"tensor {name!r} has shape {np.shape(array)}, the model's has {shapes[name]}"
     return None
-
-
-@dataclass(frozen=True, eq=False)
-class HeldTensor:
-    """A torch tensor on a device; NumPy can read it like an array, by a copy to the host."""
-
-    tensor: Any
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        own: NDArray[Any] = self.tensor.detach().to("cpu", copy=True).numpy()
-        return own if dtype is None else own.astype(dtype)
 
 
 # --- script errors -----------------------------------------------------------------
@@ -468,7 +435,7 @@ def to_whole_number(key: str, value: object) -> int:
 
 
 def convert_tensors(returned: object) -> dict[str, Array]:
-    """Converts a model's tensors to arrays, except `HeldTensor`s; else WrongShape."""
+    """Converts a model's tensors to arrays; else WrongShape."""
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
         raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
@@ -526,8 +493,6 @@ def _metrics(given: object, wanted: Collection[str] = ()) -> dict[str, float]:
 
 
 def _array(name: str, value: Any) -> Array:
-    if isinstance(value, HeldTensor):
-        return value  # type: ignore[return-value]  # behaves like an array
     if callable(getattr(value, "detach", None)):  # a torch tensor, on any device
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import SECRET_BYTES
-from secureps.codec.chain import BlockCode
+from secureps.codec.chain import BlockCode, Transform
 from secureps.codec.grid import Grid, MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Stream
@@ -65,8 +65,6 @@ class Update:
     Args:
         largest: a bound of the magnitude of its values.
         norm: the L2 norm, without running statistics.
-        device: a `client.device_update.DeviceVector`, if the values are in a device's memory. That
-            module imports torch, and this one.
         uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
 
@@ -74,7 +72,6 @@ class Update:
     largest: float
     norm: float
     part: Part
-    device: Any = None
     uncut: float | None = None
 
     @classmethod
@@ -366,13 +363,18 @@ def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
 
 @dataclass(frozen=True)
 class UpdateIntegers:
-    """Makes the integers of one update; `stream` has the client's words for purpose and labels."""
+    """Makes the integers of one update.
+
+    `stream` has the client's words for purpose and labels. `transform` rotates in place of
+    `codec.chain.hadamard`.
+    """
 
     client: str
     plan: Plan
     layout: GroupLayout
     aim: Aim
     stream: Callable[..., Stream]
+    transform: Transform | None = None
 
     def make(
         self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
@@ -410,32 +412,25 @@ class UpdateIntegers:
         return self.client, self.layout.name, self.aim.version, self.aim.step
 
     def _round(self, part: _Part, update: Update, share: float) -> Integers:
-        """Rounds a block; under feedback what is left out replaces the block in the update."""
-        code, place, span = part
-        grid, there = self._grid, update.device
-        words = self.stream("round", *self._labels)  # one stream for all blocks
-        if there is None:
-            whole = self._round_on_host(part, update, share, words)
-        else:
-            whole = there.round_block(code, place, grid, share, words, span.start)
-        if self.plan.group(self.layout.name).feedback:
-            carried = whole.astype(np.int32) - grid.most
-            _leave_rest(update, code, place, carried, grid.step / share)
-        return whole
+        """Rounds a block piece by piece, into the smallest dtype that holds the grid.
 
-    def _round_on_host(self, part: _Part, update: Update, share: float, words: Stream) -> Integers:
-        """Rounds a block piece by piece, into the smallest dtype that holds the grid."""
+        Under feedback what is left out replaces the block in the update.
+        """
         code, place, span = part
-        coded = self.plan.group(self.layout.name).codec
-        encoded = code.encode(update.part(*place)) if coded else None
-        made = np.empty(code.sent, np.min_scalar_type(self._grid.levels))
+        grid, section = self._grid, self.plan.group(self.layout.name)
+        words = self.stream("round", *self._labels)  # one stream for all blocks
+        encoded = code.encode(update.part(*place), self.transform) if section.codec else None
+        whole = np.empty(code.sent, np.min_scalar_type(grid.levels))
         for first in range(0, code.sent, PIECE):
             last = min(first + PIECE, code.sent)
             drawn = words.at(span.start + first).words(last - first)
             at = (place[0] + first, place[0] + last)
             values = update.part(*at) if encoded is None else encoded[first:last]
-            made[first:last] = self._grid.encode(values, drawn, share)
-        return made
+            whole[first:last] = grid.encode(values, drawn, share)
+        if section.feedback:
+            carried = whole.astype(np.int32) - grid.most
+            self._leave_rest(update, part, carried, grid.step / share)
+        return whole
 
     def _round_and_noise(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
@@ -448,8 +443,8 @@ class UpdateIntegers:
         words = self.stream("round", *self._labels).words
         z = mechanism.round_update(self._encode(mechanism, parts, update), words)
         if self.plan.group(self.layout.name).feedback:
-            for code, place, span in parts:
-                _leave_rest(update, code, place, z[span], mechanism.calibration.step)
+            for part in parts:
+                self._leave_rest(update, part, z[part[2]], mechanism.calibration.step)
         digests = self._digests(z[span] for _, _, span in parts)
         noised = mechanism.add_noise(z, self.stream("noise", *self._labels, *digests).words)
         return [noised[span] for _, _, span in parts]
@@ -462,7 +457,7 @@ class UpdateIntegers:
             return update.to_array()
         encoded = np.empty(self.layout.sent, np.float32)
         for code, place, span in parts:
-            encoded[span] = code.encode(update.part(*place))
+            encoded[span] = code.encode(update.part(*place), self.transform)
         whole, _ = clip_l2(encoded, mechanism.clip)
         return whole
 
@@ -472,15 +467,10 @@ class UpdateIntegers:
             words = self.stream("integers", self.client, self.layout.name, block, own)
             yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
 
-
-def _leave_rest(
-    update: Update, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
-) -> None:
-    if update.device is not None:
-        update.device.subtract(code, place, integers, step)
-        return
-    rest = update.part(*place)
-    rest -= code.decode(integers * step)
+    def _leave_rest(self, update: Update, part: _Part, integers: Integers, step: float) -> None:
+        code, place, _ = part
+        rest = update.part(*place)
+        rest -= code.decode(integers * step, self.transform)
 
 
 def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:

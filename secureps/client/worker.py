@@ -15,8 +15,8 @@ What happens to one update:
     trained    `_fit` assembles the model, calls the trainer, and checks what it returned
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
-    sealed     `_seal_next` seals block after block; under a one-time key each may leave at once
-    returned   the last call returns `Contributed`, which the machine journals
+    sealed     `_seal` seals block after block into the outbox; none leaves before all are sealed
+    returned   `work` returns `Contributed`, which the machine journals
 
 What survives a kill. Except for keys and encryption errors, all randomness derives from the
 client's seed and (client, group, base version, purpose), so a killed client that trains again makes
@@ -27,8 +27,8 @@ plan's evaluator, which are signed (`_evaluate`).
 Guards. `_release` lets one update leave for each place: a second one from the same model, made
 after a lost state folder, could be subtracted. `_name_update` names an update by a keyed digest, so
 that nobody can test guesses of it. `_check_start` stops a run that begins with another model than
-the data holder was given. After an error everything is sealed again under new keys, because one
-key must not seal a block twice.
+the data holder was given. After an error nothing of the task stays in the outbox, and everything
+is sealed again under new keys, because one key must not seal a block twice.
 
 Look first at `work` for the tasks, `prepare_fit` for what a trainer gets, and `client.update` for
 the arithmetic.
@@ -59,13 +59,12 @@ from secureps.client.initial_model import (
     refuse_other_start,
     take_frozen,
 )
-from secureps.client.sealing import OutboxSealer, Sealing, draft_receipt, finish_sealing
+from secureps.client.sealing import OutboxSealer, draft_receipt
 from secureps.client.trainer import (
     LOOK,
     SECRET_BYTES,
     FitConfig,
     FitResult,
-    HeldTensor,
     Trainer,
     TrainingLeft,
     blamed,
@@ -74,7 +73,6 @@ from secureps.client.trainer import (
     kinds_of,
     record_privacy,
     ties_of,
-    training_function,
 )
 from secureps.client.update import (
     BlockIntegers,
@@ -88,6 +86,7 @@ from secureps.client.update import (
     keep,
     load_kept,
 )
+from secureps.codec.chain import Transform
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import NO_PRIVACY, Label, Seed, Stream
 from secureps.errors import (
@@ -138,7 +137,6 @@ from secureps.roles.member.tasks import (
     Offer,
     Pulled,
     Reseal,
-    SealOn,
     block_key,
 )
 from secureps.roles.member.terms import Budget
@@ -168,8 +166,6 @@ class Site:
         local: the folder of tensors that are never sent (the plan's `local` patterns).
         threads: how many threads seal blocks.
         records: the public number that the client counts by; None for the plan's.
-        shared: whether other clients train in this process at the same time, perhaps in the same
-            arrays; results are then copied.
         model: the file to which the last version is written after the run, with local tensors and
             without frozen ones.
     """
@@ -183,7 +179,6 @@ class Site:
     threads: int = 1
     records: int | None = None
     ledger: BudgetLedger = dataclasses.field(default_factory=MemoryLedger)
-    shared: bool = False
     model: Path | None = None
 
 
@@ -211,24 +206,14 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def make_update(made: Trained, on_host: bool = False) -> Update:
-    """Makes the clipped update of a group, on a device if the trained model was left there.
+def make_update(made: Trained) -> Update:
+    """Makes the clipped update of a group; NotFinite if a value is not finite.
 
-    Under client-level privacy it is made on the host. Under feedback the caller may change its
-    parts. Raises NotFinite if a value is not finite.
+    Under feedback the caller may change its parts.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
         return make_addends(plan, layout, made.model)
-    named = (made.model.get(spec.name) for spec in layout.tensors)
-    held = next((each for each in named if isinstance(each, HeldTensor)), None)
-    noisy = plan.mechanism(layout.name, layout.sent) is not None
-    if held is not None and not (on_host or noisy):
-        from secureps.client.device_update import device_update  # imports torch
-
-        there = device_update(made, held.tensor.device)
-        if there is not None:
-            return there
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
     update = clip_update(plan, layout, delta, made.scale, made.kinds)
     return update.copy_to_memory() if plan.group(layout.name).feedback else update
@@ -259,11 +244,6 @@ class ClientWorker(Worker):
         self._cost = cost
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
-        self._sealing: Sealing[Contributed] | None = None
-        """The contribution that is being sealed, for `_aims`."""
-        self._aims: tuple[Aim, ...] = ()
-        self._left = self._between = 0.0
-        """When its last block was sealed, and how many seconds other tasks took since it began."""
         self._ahead: Any = site.trainer if hasattr(site.trainer, "begin_fit") else None
         """A trainer in another process, which can begin before its result is needed. The client
         then calls `fit` or `evaluate` with the same arguments, or not at all."""
@@ -330,6 +310,10 @@ class ClientWorker(Worker):
         return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> Done | Contributed | Leave | None:
+        with self._sealer.all_or_none():
+            return self._work(task)
+
+    def _work(self, task: Task) -> Done | Contributed | Leave | None:
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
@@ -343,11 +327,10 @@ class ClientWorker(Worker):
                     return Leave(excess)
                 if seconds := self._seconds_to_rest(task):
                     return Contributed((), (), again=task.aims, rest=seconds)
-                self._sealing, self._aims = self._contribute(task), task.aims
-                self._left, self._between = time.perf_counter(), 0.0
-                return self._seal_next(task)
-            case SealOn():
-                return self._seal_next(task)
+                try:
+                    return self._contribute(task)
+                except TrainingLeft as left:
+                    return Leave(str(left))
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -404,7 +387,7 @@ class ClientWorker(Worker):
 
     # --- training -----------------------------------------------------------------
 
-    def _contribute(self, task: Contribute) -> Sealing[Contributed]:
+    def _contribute(self, task: Contribute) -> Contributed:
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
@@ -414,50 +397,27 @@ class ClientWorker(Worker):
             return Contributed((), ())
         if not result.examples and not counts_by_public_number(pinned.plan.section):
             return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
-        trained, made = time.perf_counter(), list[Sealed]()
-        with self._sealer.all_or_none() as put:
-            try:
-                drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
-                leave, unsent = self._release(drafts)
-                for own_draft in leave:
-                    made.append(update := (yield from self._seal(own_draft)))
-                    put += [header.key for header in update.headers]
-                sealed = time.perf_counter()
-                own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
-                LocalTensors(self._site.local).save(task.model, staying, own)
-            except Exception as error:
-                if is_disk_fault(error):  # try again later without training again
-                    self._early = (task, result, training)
-                raise
+        trained = time.perf_counter()
+        try:
+            drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
+            leave, unsent = self._release(drafts)
+            made = tuple(self._seal(own_draft) for own_draft in leave)
+            sealed = time.perf_counter()
+            own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
+            LocalTensors(self._site.local).save(task.model, staying, own)
+        except Exception as error:
+            if is_disk_fault(error):  # try again later without training again
+                self._early = (task, result.copied(), training)
+            raise
         figures = (
             Figure("training_seconds", training),
-            Figure("encryption_seconds", sealed - trained - self._between),
+            Figure("encryption_seconds", sealed - trained),
         )
         # Only for the data holder's own terminal, because no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         standing = self._site.ledger.describe_spent(self._delta)
-        return Contributed(tuple(made), figures, unsent, told, standing)
-
-    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed | Leave:
-        """Seals one block of a contribution, or all the rest if no block may leave alone.
-
-        After an error all aims are sealed again under new keys: blocks may have left, and a key
-        must not seal a block twice.
-        """
-        sealing, self._sealing = self._sealing, None
-        if sealing is None:
-            return Contributed((), (), again=self._aims)
-        self._between += time.perf_counter() - self._left
-        try:
-            block = next(sealing)
-        except StopIteration as end:
-            done: Contributed = end.value
-            return done
-        except TrainingLeft as left:
-            return Leave(str(left))
-        self._sealing, self._left = sealing, time.perf_counter()
-        return Done(task, block)
+        return Contributed(made, figures, unsent, told, standing)
 
     def _seconds_to_rest(self, task: Contribute) -> float:
         """Returns the seconds until the site lets a training begin; 0 if it is done already."""
@@ -580,14 +540,14 @@ class ClientWorker(Worker):
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
-            result = training_function(self._site.trainer)(given, config)
+            result = self._site.trainer.fit(given, config)
         with blamed("what fit returned"):
             schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)
             result = conform(convert_fit(result), schema, ties)
             for group in self._layout().groups:
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
-        return result.copied() if self._site.shared else result
+        return result
 
     def _labels(self, task: Contribute) -> tuple[Label, ...]:
         """The labels that a training's randomness derives from, beside the client's name."""
@@ -649,12 +609,6 @@ class ClientWorker(Worker):
                 raise Malformed(
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
                 )
-        if update.device is not None:
-            from secureps.client.device_update import within_memory  # imports torch
-
-            with within_memory(made, update.device.values.device):
-                return self._draft(task, aim, model, update, counted)
-            update = make_update(made, on_host=True)
         return self._draft(task, aim, model, update, counted)
 
     def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
@@ -664,7 +618,9 @@ class ClientWorker(Worker):
         spends = make_fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
-        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
+        rotates = plan.group(aim.group).rotates
+        transform = self._find_rotation() if rotates else None
+        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream, transform)
         share = examples / most_counted(plan.group(aim.group))
         own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
@@ -685,6 +641,17 @@ class ClientWorker(Worker):
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
 
+    def _find_rotation(self) -> Transform | None:
+        """Returns a rotation on the trainer's device; None if it has none."""
+        tells = getattr(self._site.trainer, "codec_device", None)
+        with blamed("codec_device"):
+            name = "" if tells is None else str(tells())
+            if not name:
+                return None
+            from secureps.client.device_rotation import rotation_on  # imports torch
+
+            return rotation_on(name, lambda text: self._note((text,)))
+
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before they are sealed; returns those that may leave.
 
@@ -699,13 +666,10 @@ class ClientWorker(Worker):
         leave = [each for each, objection in both if not objection]
         return leave, {each.aim: objection for each, objection in both if objection}
 
-    def _seal(self, made: _Draft) -> Sealing[Sealed]:
-        with self._sealer.all_or_none() as put:
-            blocks, pinned = made.blocks, self._machine.pinned
-            sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)
-            put += [header.key for header in sealed.headers]
-            if made.rest is not None:
-                made.rest()
+    def _seal(self, made: _Draft) -> Sealed:
+        sealed = self._sealer.seal(self._machine.pinned, made.receipt, made.blocks)
+        if made.rest is not None:
+            made.rest()
         return sealed
 
     def _name_update(self, aim: Aim, integers: bytes) -> bytes:
@@ -758,7 +722,7 @@ class ClientWorker(Worker):
         update = Update.from_values(*clip_l2(vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        updates = tuple(finish_sealing(self._seal(made)) for made in leave)
+        updates = tuple(self._seal(made) for made in leave)
         told, standing = f"{examples:,} records", site.ledger.describe_spent(self._delta)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)

@@ -35,6 +35,9 @@ from numpy.typing import NDArray
 Draw = Callable[[str, int], NDArray[np.uint32]]
 """draw(stage, count) gives the public words of one stage for one block, uint32 (count,)."""
 
+Transform = Callable[[NDArray[np.float64]], None]
+"""Transforms values, float64 (n,), in place, as `hadamard` does and to the same bits."""
+
 LARGEST = 4**5
 """The most values of a rotated piece."""
 
@@ -63,24 +66,34 @@ class BlockCode:
     def sent(self) -> int:
         return self.values if self.places is None else self.places.size
 
-    def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
+    def encode(
+        self, x: NDArray[np.float32], transform: Transform | None = None
+    ) -> NDArray[np.float32] | NDArray[np.float64]:
         """Encodes a block, float32 (values,), into values to round and send, of no larger norm.
 
-        Returns float64 (sent,), or x itself if the block has no stage.
+        Returns float64 (sent,), or x itself if the block has no stage. `transform` rotates in place
+        of `hadamard`.
         """
         if self.places is None and self.signs is None:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
         if self.signs is not None:
-            taken[: self.signs.size] = rotate(taken[: self.signs.size], self.signs)
+            turned = taken[: self.signs.size]
+            turned *= self.signs
+            (transform or hadamard)(turned)
         return taken
 
-    def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
+    def decode(
+        self,
+        mean: NDArray[np.float32] | NDArray[np.float64],
+        transform: Transform | None = None,
+    ) -> NDArray[np.float32]:
         """Decodes a mean of encodings, (sent,), to float32 (values,); 0 where nothing was sent."""
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
-            turned[:] = rotate_back(turned, self.signs)
+            (transform or hadamard)(turned)
+            turned *= self.signs
         if self.places is None:
             return made.astype(np.float32)
         if self.factors is not None:
@@ -171,21 +184,6 @@ def unpack_signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return 1 - 2 * bits[:values].view(np.int8)
 
 
-def rotate(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """Computes H S x / 2^k, float64 (n,); the signs are int8 (n,)."""
-    made = x * by
-    _transform(made)
-    return made
-
-
-def rotate_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """S H y / 2^k, which undoes `rotate`; the arguments are the same."""
-    made = y.copy()
-    _transform(made)
-    made *= by
-    return made
-
-
 def sections(values: int) -> Iterator[tuple[slice, int]]:
     """Yields (section, size of its pieces); up to three values at the end are not rotated."""
     start, size = 0, LARGEST
@@ -196,8 +194,8 @@ def sections(values: int) -> Iterator[tuple[slice, int]]:
         start, size = stop, size // 4
 
 
-def _transform(x: NDArray[np.float64]) -> None:
-    """H x / 2^k of every piece, in place."""
+def hadamard(x: NDArray[np.float64]) -> None:
+    """Computes H x / 2^k of every piece, in place."""
     for where, size in sections(x.size):
         pieces = x[where].reshape(size, -1)
         for first in range(0, pieces.shape[1], _COLUMNS):

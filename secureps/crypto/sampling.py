@@ -23,7 +23,6 @@ from secureps.errors import InternalError, Malformed
 SEED_BYTES = 32
 _ZEROS = bytes(1 << 16)
 BLOCK_WORDS = 16
-_CONSTANTS = b"expand 32-byte k"
 STREAM_WORDS = 1 << 36
 """2^32 blocks, the range of RFC 8439's block counter."""
 
@@ -61,17 +60,6 @@ class Stream(Secret):
     def at(self, first: int) -> Stream:
         """Returns the same stream from word `first` on, 0 <= first < 2^36."""
         return Stream(self._key, self._nonce, first)
-
-    def state(self, first: int, count: int) -> npt.NDArray[np.uint32]:
-        """Returns the ChaCha20 state at word `first`, uint32 (16,), for `count` words on a device.
-
-        It is as secret as the key, which is in it (RFC 8439, section 2.3).
-        """
-        if not 0 <= first <= first + count <= STREAM_WORDS:
-            raise InternalError(f"a stream has {STREAM_WORDS} words, not {first + count}")
-        block = (first // BLOCK_WORDS).to_bytes(4, "little")
-        made = _CONSTANTS + self._key + block + self._nonce.to_bytes(12, "little")
-        return np.frombuffer(made, "<u4").astype(np.uint32)
 
     def words(self, count: int) -> npt.NDArray[np.uint32]:
         """Returns the next words, uint32 (count,); InternalError at the end of the stream."""

@@ -7,10 +7,10 @@ Theory of operation. Coordinator and shards are those of `secureps serve`, in th
 ServerApp (`Aggregator`); only clients reach them otherwise, by a `wire.waves.batch.Relay`.
 `SecureFedAvg` runs Flower's loop and carries messages between Flower's grid and the relay.
 `mod.secureps_mod` is the client's end, and plays one wave of a client for each message
-(`service.one_wave`). `post` has the form of these messages. Key holders connect to the coordinator
-as processes (`run_holders`), or nodes relay to them. Each node has one message under way at a time,
-and the others do not wait for it. A node that does not answer is asked again; its client then sends
-the update again that it has sealed already.
+(`service.one_wave`). `post` has the form of these messages. Key holders are threads, too, if their
+private keys are in the run's kit; others connect to the coordinator, or nodes relay to them. Each
+node has one message under way at a time, and the others do not wait for it. A node that does not
+answer is asked again; its client then sends the update again that it has sealed already.
 
 What happens to one update:
 
@@ -28,8 +28,7 @@ the disk (`durability.skip_waits`), because it has no real records.
 
 RUN/plan.toml, RUN/initial.safetensors    the plan and version 0
 RUN/kit/                                  the kit of a simulation, for all parties
-RUN/state/NAME/, RUN/checkpoints/         files of coordinator and shards
-RUN/config/, RUN/logs/                    files of key holders that are started here
+RUN/state/NAME/, RUN/checkpoints/         files of coordinator, shards and own key holders
 
 Guards. `refuse_unfit` refuses plans whose promises Flower's engine cannot keep. `SecureFedAvg`
 refuses code that would see single updates, or continue from another model. `mod` refuses messages
@@ -98,8 +97,6 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan, joint_groups, load_plan
 from secureps.run import assemble
 from secureps.run.initial_schema import read_initial_schema
-from secureps.run.processes.spawning import SECUREPS, Program
-from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.run.up.folder import (
     LISTEN,
@@ -110,7 +107,6 @@ from secureps.run.up.folder import (
     make_kit,
     new_folder,
     shard_names,
-    write_holders,
 )
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -165,9 +161,11 @@ class Aggregator:
     """Coordinator, shards and relay of one run; a context. KitError if the kit is not this plan's.
 
     Args:
-        kit: the folder with the public part, and the private keys of coordinator and shards.
+        kit: the folder with the public part, and the private keys of coordinator and shards. It
+            also has those of key holders that are run here.
         folder: the folder of states and checkpoints.
-        listen: HOST:PORT at which key holders reach the coordinator; empty if they are nodes.
+        listen: HOST:PORT at which other key holders reach the coordinator; empty if all are run
+            here (`simulated`), or nodes relay to them.
         simulated: whether all parties are on this machine.
     """
 
@@ -205,7 +203,7 @@ class Aggregator:
             starting.callback(self._closing.close)
             self._closing.enter_context(durability.skip_waits(self.simulated))
             self._start(COORDINATOR)
-            for name in shard_names(self.plan.section.shards):
+            for name in (*shard_names(self.plan.section.shards), *self._own_holders()):
                 self._start(name)
             starting.pop_all()
         return self
@@ -213,7 +211,21 @@ class Aggregator:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
+    def _own_holders(self) -> list[str]:
+        """Names the key holders that are run here; logs which others are waited for."""
+        holders = () if self.relayed_holders else self.kit.roster.holders()
+        own = [each.name for each in holders if (self._kit / "private" / each.name).is_dir()]
+        for each in holders:
+            if each.name not in own:
+                log.info("waits until key holder %s connects to %s", each.name, self.address)
+        return own
+
     # --- what clients get ---------------------------------------------------------
+
+    @property
+    def relayed_holders(self) -> frozenset[str]:
+        """The key holders that nodes relay to; none if they are run here, or connect."""
+        return frozenset() if self.simulated or self.address else self.roster.names("holder")
 
     @property
     def roster(self) -> Roster:
@@ -357,54 +369,20 @@ class Aggregator:
         if name == COORDINATOR:
             # If holders checked cohorts beforehand, every round would cost another wave if they are
             # nodes, and in a simulation a round trip during which all wait.
-            looks = bool(self.address) and not self.simulated
+            looks = bool(self.address)
             founding = (self.plan, self._initial, os.urandom(32), looks)
             run = assemble.pinned_run(self.kit, *founding)
             return assemble.make_coordinator(run, checkpoints, stores, around)
+        if name in self.kit.roster.names("holder"):
+            identity = load_private(self._kit, name)
+            minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
+            make = assemble.load_holder(self.kit, self._kit, identity, name, minimum)
+            return make(stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         folders = ShardFolders(stores.folder / "states", checkpoints)
         unsafe = self._unsafe_seed
         seed = load_seed(stores.folder / "seed") if unsafe is None else UnsafeSeed(unsafe)
         return assemble.make_shard(self.kit, address, seed, folders, stores, around)
-
-
-# --- key holders --------------------------------------------------------------------
-
-
-DEPLOYED = (*SECUREPS, "serve", "keyholder", "--config")
-SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
-"""The commands that start a key holder; its configuration's file is the last argument."""
-
-
-@contextmanager
-def run_holders(
-    plan: Plan, root: Path, kit: Path, address: str, simulated: bool
-) -> Iterator[Callable[[], None]]:
-    """Runs key holders as processes on this machine while the `with` lasts.
-
-    A holder whose private keys are in the run's kit is started here, as `secureps serve keyholder`,
-    or in a simulation as `flower.simulated_holder`, which does not wait for the disk. Other holders
-    connect to the coordinator's address, which is empty if nodes relay to key holders.
-
-    Yields a function that starts dead processes again; OperatorError if they die repeatedly.
-    """
-    folder, program = RunFolder(root), SIMULATED if simulated else DEPLOYED
-    holders = [each.name for each in load_public(kit).roster.holders()] if address else []
-    own = [name for name in holders if (kit / "private" / name).is_dir()]
-    write_holders(folder, plan, tuple(own), address, kit)
-    with Supervisor(folder.logs) as supervisor:
-        for name in own:
-            command = (*program, str(folder.config(name)))
-            supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
-        for name in sorted(set(holders) - set(own)):
-            log.info("waits until key holder %s connects to %s", name, address)
-
-        def restart_dead() -> None:
-            for each in supervisor.poll():
-                if isinstance(each, Died):
-                    log.warning("%s died (%s), and is started again", each.name, each.how)
-
-        yield restart_dead
 
 
 # --- federation --------------------------------------------------------------------
@@ -728,7 +706,6 @@ class _Rounds(Grid):
         """The newest version's model."""
         self._metrics = np.zeros(0)
         self._servers: Aggregator
-        self._restart_dead: Callable[[], None]
         self._waves: Waves
 
     @contextmanager
@@ -741,13 +718,11 @@ class _Rounds(Grid):
         settings = (owner.strategy, rounds, clients, owner.train_metrics)
         plan = found_run(root, own, self._model.tensors, *settings)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
-        listen = owner.listen if owner.holders == "service" else ""
         simulated = owner.kit is None
+        listen = "" if simulated or owner.holders == "nodes" else owner.listen
         self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
         demand_host(self._servers.kit.roster, kit)
-        # Holders start first, because no process may be forked while servers have threads.
-        holders = run_holders(plan, root, kit, self._servers.address, simulated)
-        with holders as self._restart_dead, self._servers:
+        with self._servers:
             self._waves = Waves(self._grid, self._servers, self._make_marker(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
             if self.first > 1:
@@ -808,7 +783,6 @@ class _Rounds(Grid):
         kept = {name: record for name, record in first.items() if name not in models}
 
         def over() -> bool:
-            self._restart_dead()
             return self._version(self._servers.status()) >= self._round
 
         self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)
@@ -1160,8 +1134,7 @@ class Waves:
 
     @property
     def _holders(self) -> frozenset[str]:
-        """Key holders that nodes relay to; none if they connect to the coordinator."""
-        return frozenset() if self._servers.address else self._servers.roster.names("holder")
+        return self._servers.relayed_holders
 
     def _verify(self, party: str, data: bytes, signature: bytes) -> None:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)

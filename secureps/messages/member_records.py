@@ -101,8 +101,7 @@ class OwnAct:
 class SequencesBegun:
     """A client continues with these sequences; all before them are used up.
 
-    Either the client lost its state and heard what it had sent before, or blocks of an update leave
-    before all of them are sealed.
+    The client lost its state, and heard from the coordinator or a shard what it had sent before.
     """
 
     next: tuple[GroupVersion, ...]

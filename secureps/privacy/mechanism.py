@@ -62,30 +62,13 @@ def clip_factor(
     close to the bound to decide. Raises NotFinite as `clip_l2`.
     """
 
-    def total() -> float:
-        return math.fsum(float(np.sum(np.square(each, dtype=np.float64))) for each in pieces())
-
-    def exact() -> float:
-        squares = (np.square(piece, dtype=np.float64).tolist() for piece in pieces())
-        return math.fsum(itertools.chain.from_iterable(squares))
-
-    return factor_within(total, exact, bound)
-
-
-def factor_within(
-    total: Callable[[], float], exact: Callable[[], float], bound: float
-) -> tuple[float, float]:
-    """Computes the result of `clip_factor` from sums of squares; raises NotFinite as `clip_l2`.
-
-    `total` adds up PIECE squares pairwise, as NumPy does, and these sums exactly; `exact` adds up
-    all squares exactly.
-    """
-    found = total()
+    found = math.fsum(float(np.sum(np.square(each, dtype=np.float64))) for each in pieces())
     if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
     norm = math.sqrt(found)
     if abs(norm - bound) <= _SLACK * bound:  # too close to decide: add up exactly
-        norm = math.sqrt(exact())
+        squares = (np.square(each, dtype=np.float64).tolist() for each in pieces())
+        norm = math.sqrt(math.fsum(itertools.chain.from_iterable(squares)))
     return (1.0 if norm <= bound else bound / norm * (1.0 - _SLACK)), norm
 
 

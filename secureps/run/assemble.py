@@ -6,6 +6,7 @@ A server runs once `Executor.start` is called.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +32,15 @@ from secureps.service.lead import CoordinatorWorker, Lead, StandbyWorker
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.backup import CopyParts
-from secureps.store.envelope_keys import EnvelopeKeys
+from secureps.store.envelope_keys import (
+    RUNS,
+    EnvelopeKeys,
+    ServedJournal,
+    load_keys,
+    read_served_runs,
+)
 from secureps.store.keyring import PublicKit
+from secureps.store.kit_files import Passphrases
 
 
 def pinned_run(
@@ -107,3 +115,26 @@ def make_holder(
     machine = BfvHolder(name, kit.roster, rules)
     worker = BfvWorker(machine, identity, secret, stores.spool)
     return Executor(name, machine, stores.journal, around, worker)
+
+
+def load_holder(
+    kit: PublicKit,
+    folder: Path,
+    identity: Identity,
+    name: str,
+    minimum: int,
+    threshold: int | None = None,
+    passphrases: Passphrases | None = None,
+) -> Callable[[Stores, Environment], Executor]:
+    """Loads a key holder's keys and the runs that they have served, and returns what makes it.
+
+    `folder` is the holder's kit. Raises KitError as `load_keys`.
+    """
+    secret, runs = load_keys(folder, name, passphrases), folder / "private" / name / RUNS
+    rules = HolderRules(minimum, read_served_runs(runs), threshold)
+
+    def make(stores: Stores, around: Environment) -> Executor:
+        noted = replace(stores, journal=ServedJournal(stores.journal, runs))
+        return make_holder(kit, name, identity, secret, rules, noted, around)
+
+    return make

@@ -18,7 +18,6 @@ from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, is_
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.coordinator.reign import BEGINS, TAKES_OVER
-from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
@@ -46,7 +45,6 @@ from secureps.store.backup import (
     read_run,
     set_aside,
 )
-from secureps.store.envelope_keys import RUNS, ServedJournal, load_keys, read_served_runs
 from secureps.store.keyring import NATIVE, TlsFiles, demand_host
 from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.admission import Authenticate
@@ -368,17 +366,9 @@ def _open_shard_folders(serving: Serving) -> ShardFolders:
 
 
 def _serve_holder(serving: Serving) -> None:
-    party = _load_party(serving)
-    secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
-    runs = serving.path("kit") / "private" / party.name / RUNS
-    section, served = serving.section, read_served_runs(runs)
-    rules = HolderRules(section.minimum, served, section.threshold)
-    own = (party.name, party.identity, secret, rules)
-
-    def make(stores: Stores, around: Environment) -> Executor:
-        noted = replace(stores, journal=ServedJournal(stores.journal, runs))
-        return assemble.make_holder(serving.kit, *own, noted, around)
-
+    party, section = _load_party(serving), serving.section
+    own = (serving.path("kit"), party.identity, party.name, section.minimum, section.threshold)
+    make = assemble.load_holder(serving.kit, *own, serving.passphrases)
     if section.socket is None:
         _run(serving, party, make)
     else:

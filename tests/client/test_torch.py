@@ -15,16 +15,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from secureps.client import torch as torch_trainer
-from secureps.client.initial_model import schema_of
 from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import LocalSgd
 from secureps.client.trainer import (
     Array,
     FitConfig,
-    FitResult,
-    HeldTensor,
     RecordPrivacy,
-    training_function,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from tests.kits.torch_models import Built
@@ -559,66 +555,7 @@ def test_metrics_are_of_all_records_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert told.metrics["spread"] == pytest.approx(outputs.max() - outputs.min(), rel=1e-5)
 
 
-# --- models that stay on a device ---------------------------------------------------
-
-
-def test_it_is_the_array_of_its_values() -> None:
-    tensor = torch.arange(6, dtype=torch.float32).reshape(2, 3)
-    held = HeldTensor(tensor)
-    made = np.asarray(held)
-    assert np.array_equal(made, tensor.numpy())
-    assert (made.shape, made.dtype) == (held.shape, held.dtype)
-    assert np.asarray(held, np.float64).dtype == np.float64
-    made[0] = 9
-    assert float(tensor[0, 0]) == 0
-    assert schema_of({"a": held}) == schema_of({"a": tensor.numpy()})
-
-
-def counting() -> nn.Module:
-    made = Built(
-        lambda own, x: own.inner(x) + own.rough.float(),
-        inner=nn.Linear(6, 3),
-        rough=nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)),
-    )
-    made.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-    return made
-
-
-def test_where_updates_are_made_on_a_device_a_trained_model_stays_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The same values, but for what NumPy does not know, or the host has anyway."""
-    holder = trainer(counting)
-    start = holder.parameters(1)
-    here = holder.fit_held(start, CONFIG).parameters
-    assert not any(isinstance(each, HeldTensor) for each in here.values())
-    monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
-    there = holder.fit_held(start, CONFIG).parameters
-    held = [name for name, each in there.items() if isinstance(each, HeldTensor)]
-    assert held == ["inner.weight", "inner.bias"]
-    assert same({name: np.asarray(each) for name, each in there.items()}, here)
-    assert same(holder.fit(start, CONFIG).parameters, here)
-
-
-def test_rows_that_are_left_out_come_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
-    rows = {"0.weight": np.array([1, 3])}
-    holder = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", touches=rows)
-    start = holder.parameters(1)
-    found = holder.fit_held(start, CONFIG).parameters
-    assert isinstance(found["0.weight"], np.ndarray)
-    assert isinstance(found["0.bias"], HeldTensor)
-    assert np.array_equal(found["0.weight"][[0, 2]], start["0.weight"][[0, 2]])
-
-
-def test_who_has_a_fit_of_its_own_is_asked_for_that() -> None:
-    class Own(TorchTrainer):
-        def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-            raise AssertionError("asked")
-
-    own = Own(mlp, records(40), records(20, 1), device="cpu")
-    assert training_function(own) == own.fit
-    assert training_function(trainer()).__name__ == "fit_held"
+# --- devices ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", ["fit", "private fit", "evaluate"])

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
+from secureps.client.sealing import OutboxSealer, draft_receipt
 from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, declared_magnitude
 from secureps.client.worker import ClientWorker, Site
@@ -22,14 +21,13 @@ from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.requests import Figure, GetBlock
+from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupVersion
-from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
+from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.plan import Plan, most_counted
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.tensor_kinds import Kind
-from secureps.roles.machine import Done
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
@@ -37,7 +35,6 @@ from secureps.roles.member.tasks import (
     Aim,
     Contribute,
     Contributed,
-    SealOn,
     block_key,
     in_own_order,
 )
@@ -190,7 +187,7 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     result = FitResult(Walker(0).parameters(0), 0, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
+    made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
     assert made.updates == ()
     assert list(made.unsent.values()) == [NO_EXAMPLES]
 
@@ -203,7 +200,7 @@ def test_a_training_that_ends_after_the_run_is_charged_nothing(
     result = FitResult(Walker(0).parameters(0), 5, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
+    made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
     assert made == Contributed((), ())
     assert own._site.ledger.rows() == []
 
@@ -247,7 +244,7 @@ def test_an_update_that_does_not_fit_on_the_disk_is_put_away(
     own.pulled |= {block_key(digest): np.zeros(15, np.float32) for digest in blocks}
     task = Contribute((GroupVersion("all", 0),), blocks, ())
     update = made_of(np.full(VALUES, 0.01, np.float32))
-    with pytest.raises(DiskFailed):
+    with pytest.raises(DiskFailed), own._sealer.all_or_none():
         released(own, task, Aim("all", 0, 4), update)
     assert own._outbox.keys("") == []
 
@@ -261,7 +258,7 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
         raise Refused("other key holders came meanwhile")
 
     own._machine.committees = cast(Committees, SimpleNamespace(due_for_made=nobody))
-    with pytest.raises(Refused, match="came meanwhile"):
+    with pytest.raises(Refused, match="came meanwhile"), own._sealer.all_or_none():
         released(own, Contribute((), (b"one",), ()), Aim("all", 0, 4), made_of(SMALL))
     assert own._outbox.keys("") == []
 
@@ -279,13 +276,13 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
 ) -> None:
     """Of several groups all are put away; of a disk that is read-only now nothing can be."""
     own, made = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), Client().joined().sealed(0, 3)
-    for header in made.headers:
-        own._outbox.put(header.key, b"sealed")
 
-    def seal(draft: Any) -> Generator[BlockHeader, None, object]:
-        yield from ()
+    def seal(draft: Any) -> object:
         if draft.aim.sequence == 4:
             raise DiskFailed("cannot write")
+        for header in made.headers:
+            own._outbox.put(header.key, b"sealed")
+            own._sealer._put_now.append(header.key)
         return made
 
     def read_only(_: str) -> None:
@@ -299,32 +296,10 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     task = Contribute((), (), (Aim("all", 0, 3), Aim("all", 0, 4)))
     with pytest.raises((DiskFailed, OSError)):
         own.work(task)
-    assert own._early == (task, result, 2.0)
+    assert own._early is not None
+    assert own._early[0] is task
+    assert own._early[2] == 2.0
     assert own._outbox.keys("") == ([] if deletes else sorted(h.key for h in made.headers))
-
-
-def test_what_is_done_between_two_blocks_is_no_encryption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker seals the next block when it has done what others asked of it meanwhile."""
-    own, clock = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), [0.0]
-
-    def seal(*_: object) -> Generator[BlockHeader, None, object]:
-        made = Client().joined().sealed(0, 3)
-        for header in made.headers[:2]:
-            clock[0] += 1.0
-            yield header
-        return made
-
-    monkeypatch.setattr(own, "_train", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
-    drafts_by_rote(own, monkeypatch, seal)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
-    while isinstance(done := own.work(task), Done):
-        clock[0] += 10.0
-        task = SealOn()
-    assert isinstance(done, Contributed)
-    assert done.figures == (Figure("training_seconds", 2.0), Figure("encryption_seconds", 2.0))
 
 
 def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own(tmp_path: Path) -> None:
@@ -369,24 +344,17 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
         own.keep(ask, codes[:-1], bytes(32))
 
 
-def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
+def test_a_receipt_has_blocks_in_order_in_whatever_order_they_are_sealed() -> None:
+    bench, outbox = Bench(), MemorySpool()
     id = SubmissionId("c1", "all", 1)
     receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox)
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
-    made = yield from sealer.seal(bench.pinned, receipt, blocks)
+    made = sealer.seal(bench.pinned, receipt, blocks)
     assert [header.block for header in made.headers] == [0, 1, 2, 3]
     assert made.receipt.blocks == tuple(header.digest for header in made.headers)
-
-
-def test_a_block_is_in_the_outbox_when_it_may_leave_and_none_after_it_is() -> None:
-    outbox, found = MemorySpool(), list[int]()
-    for header in sealed_ahead(Bench(), outbox):
-        found.append(header.block)
-        assert len(outbox.keys("")) == len(found)
-        assert outbox.has(header.key)
-    assert found == [3, 2, 1], "the last one goes with the receipt"
+    assert set(outbox.keys("")) == {header.key for header in made.headers}
 
 
 def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sealed) -> str:
@@ -397,7 +365,7 @@ def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sea
     right = outbox.get(key)
     outbox.put(key, bytes([right[0] ^ 1]), right[1:])
     before = outbox.keys("")
-    with pytest.raises(DamagedStore) as found:
+    with pytest.raises(DamagedStore) as found, sealer.all_or_none():
         sealer.seal_again(pinned, sent.receipt, sent.headers, 9)
     assert outbox.keys("") == before
     return str(found.value)
@@ -406,7 +374,7 @@ def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sea
 def test_a_block_that_was_damaged_in_the_outbox_is_not_sealed_again(tmp_path: Path) -> None:
     """Other integers under the same name in a second sum would tell of its members."""
     own, bench, outbox = worker(make_plan(), tmp_path, UnsafeSeed(3)), Bench(), MemorySpool()
-    plain = finish_sealing(own._seal(drafted(own, SMALL)))
+    plain = own._seal(drafted(own, SMALL))
     text = damaged(own._machine.pinned, own._sealer, cast(MemorySpool, own._outbox), plain)
     assert "block 2 of c0/all/4 in this client's outbox is damaged" in text
     sealer = bench.sealer("c1", outbox)

@@ -5,16 +5,17 @@ Each model is trained on the CPU, or on the device of SECUREPS_TEST_DEVICE.
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from secureps.client import device_rotation
 from tests.contract.test_systems import ADAM, DENSE, PLAIN, RLWE, digest_of, simulated
 from tests.kits.privacy_kit import PRIVACY
 from tests.kits.torch_device import DEVICE
 
 TRAINER = """
 import numpy as np
-import torch
 from torch import nn
 import secureps as ps
 
@@ -24,17 +25,12 @@ class Site(ps.Settings):
     partitions: int = 1
 
 
-class OnHost(ps.TorchTrainer):
-    '''Trains like `TorchTrainer`, and gives arrays, as a trainer without torch does.'''
-
-    def fit_held(self, parameters, config):
-        held = super().fit_held(parameters, config)
-        arrays = {name: np.asarray(value) for name, value in held.parameters.items()}
-        return ps.FitResult(arrays, held.examples)
+class There(ps.TorchTrainer):
+    def codec_device(self):
+        return "DEVICE"
 
 
 def make(settings):
-    torch.use_deterministic_algorithms(True)
     rng = np.random.default_rng(Site.of(settings).partition)
     x = rng.normal(size=(24, 6)).astype(np.float32)
     y = rng.integers(0, 3, 24)
@@ -55,25 +51,26 @@ THIN = {k: v for k, v in UPDATE.items() if k not in ("range", "optimizer")} | {
 PRIVATE = {k: v for k, v in UPDATE.items() if k not in ("range", "most_examples")} | {
     "weighting": "uniform",
     "clip": 0.5,
+    "codec": ["rotate"],
 }
 NOISE = PRIVACY | {"noise_multiplier": 0.5, "budget": 5000.0, "placement": "local"}
 
 
 @pytest.mark.parametrize(
     ("group", "more", "cipher"),
-    [(UPDATE, {}, RLWE), (THIN, {}, PLAIN), (PRIVATE, {"privacy": NOISE}, PLAIN)],
-    ids=["whole", "compressed", "private"],
+    [(THIN, {}, RLWE), (PRIVATE, {"privacy": NOISE}, PLAIN)],
+    ids=["compressed", "private"],
 )
-def test_an_update_made_on_the_device_is_the_hosts(
+def test_an_update_rotated_on_the_device_is_the_hosts(
     group: dict[str, Any],
     more: dict[str, Any],
     cipher: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("secureps.client.torch.HELD_ON", {DEVICE.type})
-    models = []
-    for kind in ("OnHost", "ps.TorchTrainer"):
+    made, models = Mock(wraps=device_rotation.transform_there), []
+    monkeypatch.setattr(device_rotation, "transform_there", made)
+    for kind in ("ps.TorchTrainer", "There"):
         script = TRAINER.replace("KIND", kind).replace('"DEVICE"', f'"{DEVICE}"')
         (tmp_path / kind).mkdir()
         steps = {"lr": 0.1, "local_steps": 3}
@@ -81,6 +78,7 @@ def test_an_update_made_on_the_device_is_the_hosts(
         done = simulated(tmp_path / kind, group, **given)
         assert done.versions == {"dense": 4}
         models.append(digest_of(done.model()))
+        assert made.called is (kind == "There")
     assert models[0] == models[1]
 
 

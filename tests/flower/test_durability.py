@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import ConfigError, Malformed, Oversized, TermsRefused
-from secureps.flower import SecureFedAvg, post, simulated_holder, strategy
+from secureps.flower import SecureFedAvg, post
 from secureps.flower.mod import NodeSettings, refuse_kind
 from secureps.flower.post import (
     BATCH,
@@ -28,7 +27,7 @@ from secureps.flower.post import (
     read_wave,
     wrap_bytes,
 )
-from secureps.flower.strategy import run_holders, simulated_kit
+from secureps.flower.strategy import Aggregator, simulated_kit
 from secureps.policy.plan import load_plan
 from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.roles.pinned_run import PinnedRun
@@ -78,41 +77,26 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     assert durability.must_wait()
 
 
-@pytest.mark.parametrize("simulated", [True, False])
-def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
+def test_key_holders_whose_keys_are_in_the_kit_are_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = MagicMock()
-    supervisor.__enter__.return_value = supervisor
-    monkeypatch.setattr(strategy, "Supervisor", lambda logs: supervisor)
+    """In deployment and in a simulation; not where nodes relay to them."""
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
-    with run_holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
-        pass
-    started = [call.args[0] for call in supervisor.start.call_args_list]
-    assert [each.name for each in started] == list(holder_names(3))
-    for each in started:
-        assert ("secureps.flower.simulated_holder" in each.arguments) == simulated
-        assert (each.arguments[-4:-1] == ("serve", "keyholder", "--config")) != simulated
-        assert Path(each.arguments[-1]).is_file()
-
-
-def test_it_waits_for_no_disk_and_says_what_ended_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    served = list[tuple[str, Path, bool]]()
-
-    def serve(role: str, config: Path) -> None:
-        served.append((role, config, durability.must_wait()))
-        raise ConfigError("another party's file")
-
-    monkeypatch.setattr("secureps.run.serve.serve", serve)
-    with pytest.raises(SystemExit) as ended:
-        simulated_holder.main(tmp_path / "holder-0.toml")
-    assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
-    assert ended.value.code == 78
-    assert capsys.readouterr().err == "error: another party's file (this side's fault)\n"
-    assert durability.must_wait()
+    part(kit, tmp_path / "server", "coordinator", "shard-0", "holder-1")
+    told = list[object]()
+    monkeypatch.setattr(post.log, "info", lambda *said: told.append(said[1]))
+    for own_kit, listen, own in (
+        (kit, "127.0.0.1:0", ["holder-0", "holder-1", "holder-2"]),
+        (tmp_path / "server", "127.0.0.1:0", ["holder-1"]),
+        (tmp_path / "server", "", []),
+    ):
+        servers = Aggregator(plan, own_kit, tmp_path / f"run-{len(own)}", listen, False)
+        with servers:
+            holders = servers.kit.roster.names("holder")
+            assert sorted(holders & servers._parties.keys()) == own
+            assert servers.relayed_holders == (frozenset() if listen else holders)
+    assert told == ["holder-0", "holder-2"]
 
 
 def played(folder: Path, cipher: str) -> Result:
@@ -126,9 +110,8 @@ def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
     sealed, plain = (played(tmp_path / cipher, cipher) for cipher in ("rlwe", "plain"))
     for name, array in plain.arrays.items():
         assert sealed.arrays[name].data == array.data
-    logs = sorted(path.name for path in (tmp_path / "rlwe" / "run" / "logs").iterdir())
-    assert logs == ["holder-0.log", "holder-1.log", "holder-2.log"]
-    assert not (tmp_path / "plain" / "run" / "logs").exists()
+    states = {path.name for path in (tmp_path / "rlwe" / "run" / "state").iterdir()}
+    assert states >= set(holder_names(3))
 
 
 def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(

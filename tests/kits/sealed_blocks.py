@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import finish_sealing as sealed_whole
 from secureps.client.update import BlockIntegers, Part, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
@@ -26,7 +25,7 @@ def parts_of(values: NDArray[np.float32]) -> Part:
     return lambda first, last: values[first:last].copy()
 
 
-def finish_sealing(
+def whole_integers(
     layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
 ) -> NDArray[np.integer[Any]]:
     """Those of the whole update, from every block in two pieces; each is made once."""
@@ -45,7 +44,7 @@ def drawn(
     """The integers that a client seals of an update."""
     task = Contribute((GroupVersion(aim.group, aim.version),) if base else (), base, ())
     made = worker._draft(task, aim, bytes(32), update, weight)
-    return finish_sealing(worker._layout().group(aim.group), made.blocks)
+    return whole_integers(worker._layout().group(aim.group), made.blocks)
 
 
 def released(
@@ -53,7 +52,7 @@ def released(
 ) -> Sealed | str:
     """An update of weight 1 that a client seals, or why it does not leave."""
     leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, 1)])
-    return sealed_whole(worker._seal(leave[0])) if leave else next(iter(unsent.values()))
+    return worker._seal(leave[0]) if leave else next(iter(unsent.values()))
 
 
 def cut(
@@ -69,7 +68,7 @@ def looked_at(
 ) -> tuple[NDArray[np.integer[Any]], Iterator[tuple[int, BlockIntegers]]]:
     """Those of the whole update, and every block again, in the order of who made them."""
     own = list(blocks)
-    made = finish_sealing(layout, own)
+    made = whole_integers(layout, own)
     return made, cut(layout, made, [block for block, _ in own])
 
 

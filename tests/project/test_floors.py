@@ -46,7 +46,7 @@ ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "zstandard": {"crypto/bfv_seal.py"},
     "torch": {
-        "client/device_update.py",
+        "client/device_rotation.py",
         "client/private_sum.py",
         "client/torch.py",
         "client/torch_ranks.py",

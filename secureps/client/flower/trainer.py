@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,6 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.common import Code
-from flwr.common.constant import SType
-from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 
 from secureps.client.flower.app import NODE, FlowerApp, Settings
 from secureps.client.initial_model import ServerAppRecords, read_served
@@ -508,7 +505,7 @@ class FlowerModel:
         if reason is not None:
             raise WrongShape(f"not a state of this app's model: {reason}")
         names = {name: str(i) if self.nameless else name for i, name in enumerate(self.tensors)}
-        return ArrayRecord({theirs: _array(np.asarray(tensors[n])) for n, theirs in names.items()})
+        return ArrayRecord({theirs: Array(np.asarray(tensors[n])) for n, theirs in names.items()})
 
     def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
         """Reads the model that the app trained from `given`, in this model's order.
@@ -549,16 +546,6 @@ class FlowerModel:
 
 def _our_name(name: str, nameless: bool) -> str:
     return f"arr_{name}" if nameless else name
-
-
-def _array(values: NumpyArray) -> Array:
-    """Makes Flower's array with one copy of the values, where Flower makes three."""
-    if not values.flags.c_contiguous:
-        return Array(values)
-    header = BytesIO()
-    write_array_header_1_0(header, header_data_from_array_1_0(values))
-    data = b"".join((header.getvalue(), single_bytes(values)))
-    return Array(str(values.dtype), values.shape, SType.NUMPY, data)
 
 
 def single_bytes(values: NumpyArray) -> memoryview:

@@ -389,7 +389,7 @@ class Simulation:
         trainer, identity = self._cast.trainers[name], self._kit.identities[name]
         ledger = self._ledgers[name]
         own = (name, trainer, identity, seed, keys, folder)
-        return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)
+        return Site(*own, records=self._cast.records.get(name), ledger=ledger)
 
 
 # --- one command, and its report ---------------------------------------------------
