@@ -1,16 +1,18 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-No block leaves before its whole update is sealed and on record. The receipt gives the shares of a
-one-time key to the holders. This key stays in memory as long as its update may be needed again.
+The receipt gives the shares of a one-time key to the holders, so nobody can use a block before
+that, and blocks may leave while others are sealed. In the clear, or under a holder's lasting key,
+no block may leave early. A one-time key stays in memory as long as its update may be needed again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,19 @@ from secureps.messages.submission import (
 from secureps.roles.pinned_run import Pinned
 from secureps.service.loop import in_order
 from secureps.store.spool import Spool
+
+Made = TypeVar("Made")
+Sealing = Generator[BlockHeader, None, Made]
+"""Seals blocks one by one; yields each block that may leave before all are sealed."""
+
+
+def finish_sealing(sealing: Sealing[Made]) -> Made:
+    while True:
+        try:
+            next(sealing)
+        except StopIteration as end:
+            made: Made = end.value
+            return made
 
 
 def draft_receipt(
@@ -97,21 +112,21 @@ class OutboxSealer:
 
         blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
         receipt = draft_receipt(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
-        return self._put(pinned, receipt, blocks)
+        return finish_sealing(self._put(pinned, receipt, blocks))
 
     def seal(
         self,
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-    ) -> Sealed:
+    ) -> Sealing[Sealed]:
         """Encrypts an update's blocks in order; KitError if holders' keys in the kit do not fit."""
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
         made = (
             (block, sealer.pieces(block, layout.slots(block), values)) for block, values in blocks
         )
-        return self._put(pinned, receipt, made, sealer.key)
+        return (yield from self._put(pinned, receipt, made, sealer.key))
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
@@ -127,7 +142,7 @@ class OutboxSealer:
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.has_committee:
             same = ((h.block, iter([partial(self._read_sent, h)])) for h in headers)
-            return self._put(pinned, anew, same)
+            return finish_sealing(self._put(pinned, anew, same))
         if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         old, committee = kept
@@ -144,7 +159,7 @@ class OutboxSealer:
             return sealer.pieces(header.block, slots, lambda first, last: opened[first:last])
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        return self._put(pinned, anew, blocks, sealer.key, committee)
+        return finish_sealing(self._put(pinned, anew, blocks, sealer.key, committee))
 
     def _read_sent(self, header: BlockHeader) -> bytes:
         payload = self._outbox.get(header.key)
@@ -189,13 +204,14 @@ class OutboxSealer:
         blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
         committee: KeyCommittee | None = None,
-    ) -> Sealed:
+    ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        A one-time key is shared among the `committee` (None: the current one). If sealing fails,
-        the blocks are deleted.
+        With a one-time key, which it shares among the `committee` (None: the current one), it
+        yields every block but the last once it is in the outbox. If sealing fails, it deletes them.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
+        of_all = pinned.layout.group(id.group).blocks
         with self.all_or_none() as put:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
@@ -205,6 +221,8 @@ class OutboxSealer:
                 header = dataclasses.replace(header, length=length, digest=digest)
                 put.append(header.key)
                 made[block] = dataclasses.replace(header, signature=self._sign(header))
+                if key is not None and len(made) < of_all:
+                    yield made[block]
             headers = [made[block] for block in sorted(made)]
             digests = tuple(header.digest for header in headers)
             size = sum(header.length for header in headers)

@@ -42,7 +42,7 @@ from secureps.messages.run import Task
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Contribute, Contributed
+from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
 from secureps.service.environment import Meter, Meters
 from secureps.service.executor import Executor
@@ -543,7 +543,7 @@ class Exchange(Meter):
     def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """Notes which updates were sealed; `give` returns once all of them are journalled."""
         match task, result:
-            case Contribute(), Contributed(updates, again=()):
+            case Contribute() | SealOn(), Contributed(updates, again=()):
                 with self._changed:
                     self._sealed = {str(update.receipt.id) for update in updates}
                     self._changed.notify_all()

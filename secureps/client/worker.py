@@ -15,8 +15,8 @@ What happens to one update:
     trained    `_fit` assembles the model, calls the trainer, and checks what it returned
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
-    sealed     `_seal` encrypts all its blocks into the outbox
-    returned   `work` returns `Contributed`, which the machine journals before a block leaves
+    sealed     `_seal_next` seals block after block; under a one-time key each may leave at once
+    returned   the last call returns `Contributed`, which the machine journals
 
 What survives a kill. Except for keys and encryption errors, all randomness derives from the
 client's seed and (client, group, base version, purpose), so a killed client that trains again makes
@@ -59,7 +59,7 @@ from secureps.client.initial_model import (
     refuse_other_start,
     take_frozen,
 )
-from secureps.client.sealing import OutboxSealer, draft_receipt
+from secureps.client.sealing import OutboxSealer, Sealing, draft_receipt, finish_sealing
 from secureps.client.trainer import (
     LOOK,
     SECRET_BYTES,
@@ -138,6 +138,7 @@ from secureps.roles.member.tasks import (
     Offer,
     Pulled,
     Reseal,
+    SealOn,
     block_key,
 )
 from secureps.roles.member.terms import Budget
@@ -258,6 +259,11 @@ class ClientWorker(Worker):
         self._cost = cost
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
+        self._sealing: Sealing[Contributed] | None = None
+        """The contribution that is being sealed, for `_aims`."""
+        self._aims: tuple[Aim, ...] = ()
+        self._left = self._between = 0.0
+        """When its last block was sealed, and how many seconds other tasks took since it began."""
         self._ahead: Any = site.trainer if hasattr(site.trainer, "begin_fit") else None
         """A trainer in another process, which can begin before its result is needed. The client
         then calls `fit` or `evaluate` with the same arguments, or not at all."""
@@ -337,10 +343,11 @@ class ClientWorker(Worker):
                     return Leave(excess)
                 if seconds := self._seconds_to_rest(task):
                     return Contributed((), (), again=task.aims, rest=seconds)
-                try:
-                    return self._contribute(task)
-                except TrainingLeft as left:
-                    return Leave(str(left))
+                self._sealing, self._aims = self._contribute(task), task.aims
+                self._left, self._between = time.perf_counter(), 0.0
+                return self._seal_next(task)
+            case SealOn():
+                return self._seal_next(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -397,7 +404,7 @@ class ClientWorker(Worker):
 
     # --- training -----------------------------------------------------------------
 
-    def _contribute(self, task: Contribute) -> Contributed:
+    def _contribute(self, task: Contribute) -> Sealing[Contributed]:
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
@@ -413,7 +420,7 @@ class ClientWorker(Worker):
                 drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
                 leave, unsent = self._release(drafts)
                 for own_draft in leave:
-                    made.append(update := self._seal(own_draft))
+                    made.append(update := (yield from self._seal(own_draft)))
                     put += [header.key for header in update.headers]
                 sealed = time.perf_counter()
                 own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
@@ -424,13 +431,33 @@ class ClientWorker(Worker):
                 raise
         figures = (
             Figure("training_seconds", training),
-            Figure("encryption_seconds", sealed - trained),
+            Figure("encryption_seconds", sealed - trained - self._between),
         )
         # Only for the data holder's own terminal, because no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         standing = self._site.ledger.describe_spent(self._delta)
         return Contributed(tuple(made), figures, unsent, told, standing)
+
+    def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed | Leave:
+        """Seals one block of a contribution, or all the rest if no block may leave alone.
+
+        After an error all aims are sealed again under new keys: blocks may have left, and a key
+        must not seal a block twice.
+        """
+        sealing, self._sealing = self._sealing, None
+        if sealing is None:
+            return Contributed((), (), again=self._aims)
+        self._between += time.perf_counter() - self._left
+        try:
+            block = next(sealing)
+        except StopIteration as end:
+            done: Contributed = end.value
+            return done
+        except TrainingLeft as left:
+            return Leave(str(left))
+        self._sealing, self._left = sealing, time.perf_counter()
+        return Done(task, block)
 
     def _seconds_to_rest(self, task: Contribute) -> float:
         """Returns the seconds until the site lets a training begin; 0 if it is done already."""
@@ -672,9 +699,10 @@ class ClientWorker(Worker):
         leave = [each for each, objection in both if not objection]
         return leave, {each.aim: objection for each, objection in both if objection}
 
-    def _seal(self, made: _Draft) -> Sealed:
+    def _seal(self, made: _Draft) -> Sealing[Sealed]:
         with self._sealer.all_or_none() as put:
-            sealed = self._sealer.seal(self._machine.pinned, made.receipt, made.blocks)
+            blocks, pinned = made.blocks, self._machine.pinned
+            sealed = yield from self._sealer.seal(pinned, made.receipt, blocks)
             put += [header.key for header in sealed.headers]
             if made.rest is not None:
                 made.rest()
@@ -730,7 +758,7 @@ class ClientWorker(Worker):
         update = Update.from_values(*clip_l2(vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        updates = tuple(self._seal(made) for made in leave)
+        updates = tuple(finish_sealing(self._seal(made)) for made in leave)
         told, standing = f"{examples:,} records", site.ledger.describe_spent(self._delta)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)

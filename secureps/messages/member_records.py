@@ -99,7 +99,11 @@ class OwnAct:
 
 @dataclass(frozen=True, slots=True)
 class SequencesBegun:
-    """A client that lost its state continues with these sequences; all before them are used up."""
+    """A client continues with these sequences; all before them are used up.
+
+    Either the client lost its state and heard what it had sent before, or blocks of an update leave
+    before all of them are sealed.
+    """
 
     next: tuple[GroupVersion, ...]
 

@@ -54,13 +54,14 @@ from secureps.messages.run import Task
 from secureps.messages.submission import Cohort, Held
 from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder.bfv import OpenSum
-from secureps.roles.machine import Record, TaskResult
+from secureps.roles.machine import Done, Record, TaskResult
 from secureps.roles.member.tasks import (
     Contribute,
     Contributed,
     Evaluate,
     Offer,
     Reseal,
+    SealOn,
 )
 from secureps.roles.shard.state import MakeState, StepState, SumCohort
 from secureps.service.environment import Meter
@@ -152,6 +153,8 @@ class Tracing(Meter):
         self._times: dict[str, _Times] = {}
         self._sealed: dict[tuple[str, int], int] = {}
         self._pulls: dict[tuple[str, int], list[int]] = {}
+        self._contribution: tuple[Contribute, int] | None = None
+        """The contribution that is being made, and its beginning."""
 
     @classmethod
     def exported(cls, party: str, role: str, exporter: str) -> Tracing:
@@ -192,7 +195,7 @@ class Tracing(Meter):
                 self._add("make", group, 0, begin, end)
             case Examine(receipt=receipt):
                 self._add("examine", receipt.id.group, receipt.version + 1, begin, end)
-            case Contribute():
+            case Contribute() | SealOn():
                 self._add_training(task, begin, end, result)
             case Offer(group):
                 self._add("seal", group, 0, begin, end)
@@ -235,8 +238,13 @@ class Tracing(Meter):
     # --- a client's training ------------------------------------------------------
 
     def _add_training(
-        self, task: Contribute, begin: int, end: int, result: TaskResult | None
+        self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
     ) -> None:
+        if isinstance(task, Contribute):
+            self._contribution = (task, begin)
+        if isinstance(result, Done) or self._contribution is None:
+            return
+        (task, begin), self._contribution = self._contribution, None
         if not isinstance(result, Contributed) or result.again:
             return  # nothing was trained, or training failed, as the log says
         figures = {figure.name: figure.value for figure in result.figures}

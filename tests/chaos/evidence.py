@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.sealing import Sealing
 from secureps.client.worker import ClientWorker
 from secureps.messages.encoding import canonical
 from secureps.messages.holder_records import CohortReleased
-from secureps.messages.member_records import Sealed
+from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, cohort_digest
 from secureps.roles.machine import Done, Effect, Machine, Step, WorkFailed
@@ -41,6 +42,10 @@ class Evidence:
         self._digests: dict[bytes, tuple[Key, int]] = {}
         self._journalled: defaultdict[str, set[bytes | tuple[str, int]]] = defaultdict(set)
         """By party: digests of what it sealed, groups and numbers of cohorts that it opened."""
+        self._ahead: defaultdict[str, set[bytes | tuple[str, int]]] = defaultdict(set)
+        """By client: digests of blocks that may leave before all of their update is sealed."""
+        self._begun: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+        """By client: groups, and the sequences after those that its journal has as used up."""
 
     def broken(self, text: str) -> None:
         if text not in self.wrong:
@@ -53,11 +58,19 @@ class Evidence:
         sealer = worker._sealer
         seal, seal_again, offer = sealer.seal, sealer.seal_again, sealer.offer
 
-        def sealed(pinned: Any, receipt: Any, blocks: Any) -> Sealed:
+        def sealed(pinned: Any, receipt: Any, blocks: Any) -> Sealing[Sealed]:
             layout = pinned.layout.group(receipt.id.group)
             made, again = looked_at(layout, blocks)
-            update = seal(pinned, receipt, again)
-            return self._note(update, made.astype(np.int64), receipt.examples)
+            sealing = seal(pinned, receipt, again)
+            while True:
+                try:
+                    header = next(sealing)
+                except StopIteration as end:
+                    return self._note(end.value, made.astype(np.int64), receipt.examples)
+                if not pinned.plan.has_committee:
+                    self.broken(f"{header.name} may leave before all is sealed, and can be opened")
+                self._ahead[header.author].add(header.digest)
+                yield header
 
         def sealed_again(pinned: Any, receipt: Any, headers: Any, sequence: int) -> Sealed:
             known = self.integers[receipt.id, receipt.root]
@@ -101,15 +114,24 @@ class Evidence:
     def journalled(self, party: str, record: Any) -> None:
         if isinstance(record, Sealed):
             self._journalled[party].update(header.digest for header in record.headers)
+        elif isinstance(record, SequencesBegun):
+            self._begun[party].update((at.group, at.version) for at in record.next)
         elif isinstance(record, CohortReleased):
             self._journalled[party].add((record.cohort.group, record.cohort.number))
 
     def leaves(self, sender: str, to: str, message: Any) -> None:
-        """A request leaves its sender: nothing may that was not charged and journalled before."""
+        """A request leaves its sender: nothing may that was not charged and journalled before.
+
+        But for blocks of an update that nobody can open before that: of it the sequence is.
+        """
         if not isinstance(message, PutBlock) or message.header.author != sender:
             return
         header = message.header
         opened = (header.group, header.sequence) if header.purpose == OPENED else header.digest
+        if opened not in self._journalled[sender] and opened in self._ahead[sender]:
+            if (header.group, header.sequence + 1) not in self._begun[sender]:
+                self.broken(f"{header.name} left {sender}, and its sequence may come once more")
+            return
         if opened not in self._journalled[sender]:
             self.broken(f"{header.name} left {sender} before it was journalled")
         if header.purpose == UPDATE:

@@ -19,7 +19,7 @@ from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
 from secureps.roles.member.member import LEFT as BY_ITS_HOLDER
-from secureps.roles.member.tasks import Aim, Contribute, Contributed
+from secureps.roles.member.tasks import Aim, Contributed, SealOn
 from secureps.service.process import act_text
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
@@ -346,22 +346,19 @@ def test_the_holders_own_function_evaluates() -> None:
         ExchangeTrainer(Exchange(), {}, 3).evaluate({})
 
 
-def test_a_training_that_nobody_waits_for_any_more_leaves_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_nobody_waits_for_any_more_leaves_the_run(tmp_path: Path) -> None:
     """A worker inside `fit` is let go, and blames no script."""
     exchange = Exchange()
     trainer = ExchangeTrainer(exchange, {}, 3)
 
-    def training(task: object) -> Any:
+    def training() -> Any:
+        yield from ()
         with blamed("fit"):
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))
 
     found, own = list[object](), worker(make_plan(), tmp_path, UnsafeSeed(1))
-    monkeypatch.setattr(own, "_contribute", training)
-    monkeypatch.setattr(own, "_find_repeats", lambda task: {})
-    task = Contribute((), (), (Aim("all", 0, 1),))
-    thread = threading.Thread(target=lambda: found.append(own.work(task)))
+    own._sealing = training()
+    thread = threading.Thread(target=lambda: found.append(own.work(SealOn())))
     thread.start()
     assert exchange.take() is not None
     exchange.close()
@@ -380,9 +377,9 @@ def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> Non
 
 
 def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
-    """The site lets the next training begin later: no update came of it, and one will."""
+    """The disk failed between two blocks: no update came of it, and one will."""
     exchange = Exchange()
     for again in ((Aim("all", 0, 3),), ()):
         assert exchange._sealed is None
-        exchange.on_work(Contribute((), (), ()), 0.0, Contributed((), (), again=again))
+        exchange.on_work(SealOn(), 0.0, Contributed((), (), again=again))
     assert exchange._sealed == set()

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, declared_magnitude
 from secureps.client.worker import ClientWorker, Site
@@ -21,12 +22,14 @@ from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.requests import GetBlock
+from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.run import GroupVersion
+from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.plan import Plan, most_counted
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.tensor_kinds import Kind
+from secureps.roles.machine import Done
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
@@ -34,13 +37,14 @@ from secureps.roles.member.tasks import (
     Aim,
     Contribute,
     Contributed,
+    SealOn,
     block_key,
     in_own_order,
 )
 from secureps.roles.pinned_run import Pinned
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import MemorySpool
-from tests.kits.committee_kit import Bench
+from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import Walker
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import (
@@ -52,7 +56,7 @@ from tests.kits.roles_kit import (
     make_plan,
     make_run,
 )
-from tests.kits.sealed_blocks import drawn, made_of, parts_of, released
+from tests.kits.sealed_blocks import cut, drawn, made_of, parts_of, released
 from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
@@ -186,7 +190,7 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     result = FitResult(Walker(0).parameters(0), 0, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
+    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
     assert list(made.unsent.values()) == [NO_EXAMPLES]
 
@@ -199,7 +203,7 @@ def test_a_training_that_ends_after_the_run_is_charged_nothing(
     result = FitResult(Walker(0).parameters(0), 5, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
+    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made == Contributed((), ())
     assert own._site.ledger.rows() == []
 
@@ -278,7 +282,8 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     for header in made.headers:
         own._outbox.put(header.key, b"sealed")
 
-    def seal(draft: Any) -> object:
+    def seal(draft: Any) -> Generator[BlockHeader, None, object]:
+        yield from ()
         if draft.aim.sequence == 4:
             raise DiskFailed("cannot write")
         return made
@@ -296,6 +301,30 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
         own.work(task)
     assert own._early == (task, result, 2.0)
     assert own._outbox.keys("") == ([] if deletes else sorted(h.key for h in made.headers))
+
+
+def test_what_is_done_between_two_blocks_is_no_encryption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker seals the next block when it has done what others asked of it meanwhile."""
+    own, clock = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), [0.0]
+
+    def seal(*_: object) -> Generator[BlockHeader, None, object]:
+        made = Client().joined().sealed(0, 3)
+        for header in made.headers[:2]:
+            clock[0] += 1.0
+            yield header
+        return made
+
+    monkeypatch.setattr(own, "_train", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
+    drafts_by_rote(own, monkeypatch, seal)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
+    while isinstance(done := own.work(task), Done):
+        clock[0] += 10.0
+        task = SealOn()
+    assert isinstance(done, Contributed)
+    assert done.figures == (Figure("training_seconds", 2.0), Figure("encryption_seconds", 2.0))
 
 
 def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own(tmp_path: Path) -> None:
@@ -340,6 +369,26 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
         own.keep(ask, codes[:-1], bytes(32))
 
 
+def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
+    id = SubmissionId("c1", "all", 1)
+    receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox)
+    layout = bench.pinned.layout.group("all")
+    blocks = reversed(list(cut(layout, np.arange(layout.size))))
+    made = yield from sealer.seal(bench.pinned, receipt, blocks)
+    assert [header.block for header in made.headers] == [0, 1, 2, 3]
+    assert made.receipt.blocks == tuple(header.digest for header in made.headers)
+
+
+def test_a_block_is_in_the_outbox_when_it_may_leave_and_none_after_it_is() -> None:
+    outbox, found = MemorySpool(), list[int]()
+    for header in sealed_ahead(Bench(), outbox):
+        found.append(header.block)
+        assert len(outbox.keys("")) == len(found)
+        assert outbox.has(header.key)
+    assert found == [3, 2, 1], "the last one goes with the receipt"
+
+
 def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sealed) -> str:
     """What a sealer says of an update of which one bit in the outbox is another one."""
     again = sealer.seal_again(pinned, sent.receipt, sent.headers, 8)
@@ -357,7 +406,7 @@ def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sea
 def test_a_block_that_was_damaged_in_the_outbox_is_not_sealed_again(tmp_path: Path) -> None:
     """Other integers under the same name in a second sum would tell of its members."""
     own, bench, outbox = worker(make_plan(), tmp_path, UnsafeSeed(3)), Bench(), MemorySpool()
-    plain = own._seal(drafted(own, SMALL))
+    plain = finish_sealing(own._seal(drafted(own, SMALL)))
     text = damaged(own._machine.pinned, own._sealer, cast(MemorySpool, own._outbox), plain)
     assert "block 2 of c0/all/4 in this client's outbox is damaged" in text
     sealer = bench.sealer("c1", outbox)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer
+from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Cohort, SubmissionId
@@ -60,10 +60,12 @@ class Shards:
             shards.cohorts[cohort.number] = cohort
             return step(self, block, partial(iter, pieces))
 
-        def sealing(self: OutboxSealer, pinned: Any, receipt: Any, blocks: Iterable[Any]) -> Sealed:
+        def sealing(
+            self: OutboxSealer, pinned: Any, receipt: Any, blocks: Iterable[Any]
+        ) -> Sealing[Sealed]:
             made, again = looked_at(pinned.layout.group(receipt.id.group), blocks)
             shards.sealed[receipt.id] = made.astype(np.int64)
-            return seal(self, pinned, receipt, again)
+            return (yield from seal(self, pinned, receipt, again))
 
         monkeypatch.setattr(Stepping, "step", stepped)
         monkeypatch.setattr(OutboxSealer, "seal", sealing)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from secureps.client.script import Script
-from secureps.client.sealing import OutboxSealer
+from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import BlockIntegers
@@ -65,10 +65,10 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-    ) -> Sealed:
+    ) -> Sealing[Sealed]:
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
-        update = seal(self, pinned, receipt, again)
+        update = yield from seal(self, pinned, receipt, again)
         assert isinstance(update.receipt.fact, Charge)
         share = receipt.examples / most_counted(pinned.plan.group(receipt.id.group))
         sealed.append((made.astype(np.int64), share, update.receipt.fact))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer, draft_receipt
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sharing import Committee, key_sum, parse_vector
@@ -134,7 +134,7 @@ class Site:
         receipt = draft_receipt(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
         sealer, outbox = by or (self.sealer(client, empty), empty)
-        sealed = sealer.seal(self.pinned, receipt, cut(layout, values))
+        sealed = finish_sealing(sealer.seal(self.pinned, receipt, cut(layout, values)))
         payloads = tuple(outbox.get(header.key) for header in sealed.headers)
         return Sent(sealed.receipt, sealed.headers, payloads, values)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.sealing import finish_sealing as sealed_whole
 from secureps.client.update import BlockIntegers, Part, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
@@ -52,7 +53,7 @@ def released(
 ) -> Sealed | str:
     """An update of weight 1 that a client seals, or why it does not leave."""
     leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, 1)])
-    return worker._seal(leave[0]) if leave else next(iter(unsent.values()))
+    return sealed_whole(worker._seal(leave[0])) if leave else next(iter(unsent.values()))
 
 
 def cut(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from secureps.client.runner import Joining
-from secureps.client.sealing import OutboxSealer, draft_receipt
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.client.worker import Site
 from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
@@ -81,7 +81,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
     layout = bench.pinned.layout.group("all")
-    sealed = sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)))
+    sealed = finish_sealing(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

@@ -12,19 +12,20 @@ What happens to one update:
               (`MemberSettings.agree`), journals it, and opens the stream of orders.
     invited   `_obey` keeps the invitation until `_begin_next` finds that it is due
     pulled    `PulledModel.ask_for_absent` asks shards for the blocks that are not here
-    trained   the task `Contribute` trains and seals
-    sealed    `_take_contribution` journals `Sealed`, and sends the blocks
+    trained   the task `Contribute` trains and seals; `_send_early` sends blocks meanwhile
+    sealed    `_take_contribution` journals `Sealed`, and sends the blocks that are left
     received  `_take_answer` sends the receipt when shards have all blocks
     settled   `_settle` journals the fate; the payload goes when nobody can ask for it any more
 
 What survives a kill. A sealed update is on record and its payload in the outbox, so the same bytes
 are sent again when the coordinator asks. Invitations and transfers are forgotten, and the
-coordinator repeats them. An update that was not sealed whole is given up, because its one-time key
-is gone; no block of it has left.
+coordinator repeats them. An update that was not sealed whole is given up with its sequence,
+because its one-time key is gone.
 
 Guards. `MemberSettings.agree` refuses a run of another kit, another plan than the data holder
-agreed to, and a client's own state that is older than what the coordinator saw. `committees` stops
-a coordinator that would have two committees open one version. The data holder's ledger
+agreed to, and a client's own state that is older than what the coordinator saw. `_send_early` uses
+up the sequence first, so that no other ciphertext ever leaves under the same name. `committees`
+stops a coordinator that would have two committees open one version. The data holder's ledger
 (`store.budget`) stops a second update from one model, also when this journal is lost.
 
 Look first at `_begin_next` for what the client does next, and at `_obey` for orders.
@@ -60,9 +61,10 @@ from secureps.messages.member_records import (
     SubmissionSettled,
 )
 from secureps.messages.records import RosterFollowed, RunPinned
-from secureps.messages.run import COORDINATOR, Task
+from secureps.messages.run import COORDINATOR, GroupVersion, Task
 from secureps.messages.submission import (
     FOUNDING,
+    UPDATE,
     Base,
     BlockHeader,
     Outcome,
@@ -118,6 +120,7 @@ from secureps.roles.member.tasks import (
     Contributed,
     Evaluate,
     Offer,
+    SealOn,
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, PinnedParty
@@ -395,8 +398,10 @@ class Member(PinnedParty):
                 self._take_act(step, event)
             case Done(Contribute(aims=())) if sender == WORKER and self._end is not None:
                 return Step(effects=[self._end[1]])
-            case Contributed() if sender == WORKER and self.is_over:
+            case Contributed() | Done(_, BlockHeader()) if sender == WORKER and self.is_over:
                 self._drop_training(now)
+            case Done(_, BlockHeader() as header) if sender == WORKER:
+                self._send_early(now, step, header)
             case Contributed() if sender == WORKER:
                 self._take_contribution(now, step, event)
             case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
@@ -667,27 +672,48 @@ class Member(PinnedParty):
             step.say(own)
         step.tell(requests.Decline(self.name, invite.group, invite.round, reason))
 
+    def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
+        """Sends a block while the others are sealed, if an update was sealed whole before.
+
+        First its sequence is used up: after a kill the key is gone, and another ciphertext of the
+        block must not be sent under the same name.
+        """
+        group, after = header.group, header.sequence + 1
+        if group in self._out.goes_well:
+            if self._out.next.get(group, 0) < after:
+                self._write(step, SequencesBegun((GroupVersion(group, after),)))
+            send_blocks(step, self.pinned, self._out.send_early(now, header))
+        self._begin(step, SealOn())
+
     def _take_contribution(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
         if event.again:
-            for aim in event.again:  # it may be back from the rest before it is asked anew
-                self._invites.reopen(aim.group)
-            self._departure.rest(step, now, event.rest, self._settings.terms.rest)
+            groups = {aim.group for aim in event.again}
+            for group in groups:  # it may be back from a rest before it is asked anew
+                self._invites.reopen(group)
+            if event.rest:
+                self._departure.rest(step, now, event.rest, self._settings.terms.rest)
+            else:
+                self._out.abandon(groups)
             return
         self._timing.end_training(now)
         for update in event.updates:
             self._write(step, update)
             self._out.keyed.add(update.receipt.id)
-            send_blocks(step, self.pinned, self._out.begin_sending(now, update.receipt.id))
+            if update.receipt.purpose == UPDATE:
+                self._out.goes_well.add(update.receipt.id.group)
+            send_blocks(step, self.pinned, self._out.send_rest(now, update.receipt.id))
+            if (error := self._out.moving[update.receipt.id].refused) is not None:
+                self._take_refusal(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.say(self._budget.describe(self._ledger, event, sent))
         for aim, reason in event.unsent.items():
             base = Base(aim.version, aim.step)
             self._decline(step, self._invites.followed[aim.group], base, reason)
-        if event.figures and event.updates:
+        left = [self._out.moving.get(update.receipt.id) for update in event.updates]
+        if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             pulls = requests.Figure("pulling_seconds", self._timing.pulled)
-            first = self._out.moving[event.updates[0].receipt.id]
             first.work = (*event.figures, down, pulls)  # sent with the receipt
 
     # --- push ---------------------------------------------------------------------
@@ -777,7 +803,8 @@ class Member(PinnedParty):
             case requests.PutBlock(header):
                 if (free := self._out.next_free_sequence(header.id, error)) is not None:
                     self._write(step, SequencesBegun((free,)))
-                self._take_refusal(step, header.id, error)
+                if not self._out.note_refusal(header.id, error):
+                    self._take_refusal(step, header.id, error)
             case requests.Submit(receipt):
                 self._take_refusal(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():

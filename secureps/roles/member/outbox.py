@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import fmean
@@ -48,14 +48,18 @@ class Transfer:
     """A submission in transit.
 
     Args:
-        since: when the transfer began.
+        since: when the transfer began, or when all blocks were sealed.
         work: figures of how the update was made.
         stored: the blocks that shards have.
+        ahead: blocks that were sent before all were sealed.
+        refused: why a shard refused one of those.
     """
 
     since: float
     work: tuple[Figure, ...] = ()
     stored: set[int] = field(default_factory=set)
+    ahead: list[BlockHeader] = field(default_factory=list)
+    refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
         made = receipt.version + 1
@@ -69,7 +73,7 @@ class Outbox:
 
     Args:
         sealed: submissions that are not settled, or not durable at the shards yet.
-        moving: transfers of these submissions.
+        moving: transfers of these submissions, and of those that are still being sealed.
         next: by group, the sequence of the next submission.
         keyed: submissions whose keys this process has.
         keeping: groups with feedback.
@@ -80,6 +84,9 @@ class Outbox:
         again: by group, an order to seal a kept update anew.
         sealings: by group and base, how often the update was sealed.
         founded: groups of which an update was sealed.
+        goes_well: groups of which this process has sealed a whole update since its disk failed.
+            Only their blocks are sent before the update is whole, because shards keep few unsettled
+            updates of a client.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
@@ -92,6 +99,7 @@ class Outbox:
     again: dict[str, SealAgain] = field(default_factory=dict)
     sealings: Counter[tuple[str, Base]] = field(default_factory=Counter)
     founded: set[str] = field(default_factory=set)
+    goes_well: set[str] = field(default_factory=set)
 
     def add(self, record: Sealed) -> None:
         id = record.receipt.id
@@ -231,9 +239,39 @@ class Outbox:
         self.moving[id] = Transfer(now)
         return self.blocks_of(id)
 
+    def send_early(self, now: float, header: BlockHeader) -> list[BlockHeader]:
+        """Notes a block that was sealed before the others; returns it if it is to be sent now."""
+        transfer = self.moving.setdefault(header.id, Transfer(now))
+        transfer.ahead.append(header)
+        return [header] if transfer.refused is None else []
+
+    def send_rest(self, now: float, id: SubmissionId) -> list[BlockHeader]:
+        """Returns the blocks that are still to be sent, once all blocks are sealed."""
+        transfer = self.moving.get(id)
+        if transfer is None:
+            return self.begin_sending(now, id)
+        transfer.since, gone = now, {header.block for header in transfer.ahead}
+        rest = self.blocks_of(id) if transfer.refused is None else []
+        return [header for header in rest if header.block not in gone]
+
     def blocks_of(self, id: SubmissionId) -> list[BlockHeader]:
-        """Returns the blocks of a sealed submission, in the client's own order."""
-        return in_own_order(id.client, self.sealed[id].headers)
+        """Returns the blocks of a submission in transit, in the client's own order."""
+        sealed = self.sealed.get(id)
+        return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
+
+    def abandon(self, groups: Collection[str]) -> None:
+        """Forgets updates of these groups whose sealing was given up."""
+        self.goes_well.difference_update(groups)
+        for id in [id for id in self.moving if id.group in groups and id not in self.sealed]:
+            del self.moving[id]
+
+    def note_refusal(self, id: SubmissionId, error: SecurepsError) -> bool:
+        """Notes a refused block if its update is still being sealed; returns whether it is."""
+        transfer = self.moving.get(id)
+        if transfer is None or id in self.sealed:
+            return False
+        transfer.refused = transfer.refused or error
+        return True
 
     @staticmethod
     def make_refusal_messages(
@@ -250,20 +288,21 @@ class Outbox:
 
     def take_stored(self, header: BlockHeader) -> Receipt | None:
         """Notes that a shard has a block; returns the receipt once shards have all of them."""
-        transfer = self.moving.get(header.id)
+        transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
         if transfer is None:
             return None
         transfer.stored.add(header.block)
-        sealed = self.sealed[header.id]
-        return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
+        if sealed is None or len(transfer.stored) < len(sealed.headers):
+            return None
+        return sealed.receipt
 
     def take_arrived(self, id: SubmissionId) -> Transfer | None:
         """Ends the transfer of a submission whose receipt arrived; None if there is none to end.
 
         A submission that is being sent anew stays in transit, because its receipt must come again.
         """
-        transfer = self.moving.get(id)
-        if transfer is None or len(transfer.stored) < len(self.sealed[id].headers):
+        transfer, sealed = self.moving.get(id), self.sealed.get(id)
+        if transfer is None or sealed is None or len(transfer.stored) < len(sealed.headers):
             return None
         return self.moving.pop(id)
 
@@ -499,7 +538,8 @@ class Desk:
 
         A round that has made its version does not use late updates; a group without rounds does.
         """
-        return any(self._is_wanted(self.out.sealed[id].receipt) for id in self.out.moving)
+        sealed, moving = self.out.sealed.items(), self.out.moving
+        return any(self._is_wanted(each.receipt) for id, each in sealed if id in moving)
 
     def _is_wanted(self, receipt: Receipt) -> bool:
         group = receipt.id.group

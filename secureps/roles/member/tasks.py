@@ -100,6 +100,14 @@ Pulled = Contribute | Evaluate
 
 
 @dataclass(frozen=True, slots=True)
+class SealOn(Task):
+    """Seals the next block of the contribution that is being made.
+
+    The block may be sent before its whole update is sealed.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Contributed(TaskResult):
     """The result of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
@@ -108,8 +116,8 @@ class Contributed(TaskResult):
         unsent: aims for which no update is sent, with the reason for the coordinator.
         told: words on the training, for the data holder only.
         standing: words on the data holder's budget over all runs.
-        again: aims to be done again, because the site allows the next training only in `rest`
-            seconds.
+        again: aims to be done again: the disk failed after some of their blocks were sent, or the
+            site allows the next training only in `rest` seconds.
         evaluated: the evaluated version; 0 for a training.
     """
 

@@ -25,15 +25,18 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Failed,
     Fold,
     Prune,
     Step,
+    Sweep,
     Tick,
+    Work,
 )
 from secureps.roles.member.member import Member
 from secureps.roles.member.outbox import Outbox
-from secureps.roles.member.tasks import Contributed, Offer, Reseal, kept_key
+from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn, kept_key
 from secureps.roles.member.terms import MemberSettings, Terms
 from tests.kits.member_kit import Client, puts, said
 from tests.kits.roles_kit import (
@@ -43,6 +46,7 @@ from tests.kits.roles_kit import (
     ROSTER,
     SCHEMA,
     SHARDS,
+    configure,
     halts,
     make_header,
     make_placement,
@@ -178,6 +182,83 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
     again = client.restarted().joined()
     again.publish(0)
     assert again.invite(0) == Step()
+
+
+def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
+    """A client that has sealed two blocks of four, with the effects of each."""
+    client = Client().joined()
+    client.machine._out.goes_well.add("all")
+    client.ready(0)
+    update = client.sealed(0, sequence)
+    return client, update, [client.give(WORKER, Done(SealOn(), h)) for h in update.headers[:2]]
+
+
+def test_a_block_leaves_when_it_is_sealed_and_the_receipt_after_all() -> None:
+    client, update, steps = sealing()
+    begun = member_records.SequencesBegun((GroupVersion("all", 1),))
+    assert [step.records for step in steps] == [[begun], []], "durable before anything leaves"
+    for step, header in zip(steps, update.headers[:2], strict=True):
+        assert [h for _, h in puts(step)] == [header]
+        assert works(step) == [SealOn()]
+    early = requests.PutBlock(update.headers[0]), requests.Stored(update.headers[0].digest)
+    assert client.give("shard-a", Answered(*early)) == Step()
+    assert client.machine.subscription().unsettled == (), "it is no submission yet"
+    client.now = 5.0
+    step = client.contributed(update)
+    assert [h.block for _, h in puts(step)] == [2, 3]
+    client.now = 7.0
+    steps = client.stored(update)
+    assert [said(step, requests.Submit) for step in steps][3] == [requests.Submit(update.receipt)]
+    assert not any(said(step, requests.Submit) for step in steps[:3])
+    (told,) = said(steps[-1], requests.Telemetry)
+    assert told.figures == (requests.Figure("network_seconds", 2.0),), "beside nothing else"
+    again = client.order(orders.SendAgain(2, update.receipt.id))
+    assert [h for _, h in puts(again)] == list(update.headers)
+
+
+def test_a_sequence_of_which_a_block_left_is_used_up() -> None:
+    """The key went with the process: a block that is sealed now is another ciphertext."""
+    client, _, _ = sealing()
+    back = client.restarted().joined()
+    assert back.machine.resume(0.0).effects[0] == Work(Sweep(frozenset()))
+    (task,) = works(back.ready(0))
+    assert task.aims == (Aim("all", 0, 1),)
+
+
+@pytest.mark.parametrize("error", [Conflict("known with other bytes"), Refused("left out")])
+def test_what_is_refused_before_all_is_sealed_is_dropped_when_it_is(error: SecurepsError) -> None:
+    client, update, _ = sealing()
+    for header in update.headers[:2]:
+        assert client.give("shard-a", Failed(requests.PutBlock(header), error)) == Step()
+    step = client.give(WORKER, Done(SealOn(), update.headers[2]))
+    assert puts(step) == []
+    step = client.contributed(update)
+    sealed = member_records.Sealed(update.receipt, update.headers)
+    dropped = member_records.SubmissionSettled(update.receipt.id, "dropped")
+    assert (step.records, puts(step)) == ([sealed, dropped], [])
+    known = isinstance(error, Conflict)
+    assert works(step) == ([Reseal(update.receipt, update.headers, 1)] if known else [])
+
+
+def test_what_the_disk_cut_off_is_sealed_anew_as_the_next() -> None:
+    client, update, _ = sealing()
+    step = client.give(WORKER, Contributed((), (), again=(Aim("all", 0, 0),)))
+    (again,) = works(step)  # whoever sealed it has deleted what there was of it
+    assert again.aims == (Aim("all", 0, 1),)
+    gone = Failed(requests.PutBlock(update.headers[0]), DamagedStore("it is gone"))
+    assert client.give("shard-a", gone) == Step()
+    assert [h.sequence for _, h in puts(client.contributed(client.sealed(0, 1)))] == [1] * 4
+
+
+def test_blocks_that_left_go_to_the_next_shard_where_theirs_left() -> None:
+    client, update, _ = sealing()
+    placement = make_placement(client.plan)
+    other = tuple(reversed(SHARDS)) * 2
+    moved = dataclasses.replace(
+        placement, epoch=2, groups=(dataclasses.replace(placement.groups[0], owners=other),)
+    )
+    step = client.order(dataclasses.replace(configure(client.plan), placement=moved))
+    assert puts(step) == [(other[h.block], h) for h in update.headers[:2]]
 
 
 def keyed(plan: Plan) -> tuple[Client, Step]:
