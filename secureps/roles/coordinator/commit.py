@@ -463,6 +463,8 @@ def take_spoilt(tx: Transaction, event: requests.Spoilt) -> None:
         text = f"with the answers of {', '.join(making.opened_by)}, {event.shard} says: "
         text = f"{text}{event.reason}"[:REASON_LIMIT]
         tx.write(records.OpeningFailed(group.name, group.number, making.opened_by, text))
+    else:  # the shard was still trying an earlier sum when it was told of this one
+        prepare_again(tx, group)
 
 
 def take_prepared(tx: Transaction, event: requests.Prepared) -> None:

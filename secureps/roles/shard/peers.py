@@ -175,12 +175,8 @@ class Forwarding:
     shard asked for.
     """
 
-    _replies: dict[str, Reply] = field(default_factory=dict)
-    _waiting: dict[str, set[Copy]] = field(default_factory=dict)
-    """By ticket, the copies that have not arrived."""
-
-    _moving: dict[Copy, set[str]] = field(default_factory=dict)
-    """By copy, the tickets that wait for it."""
+    _waiting: dict[str, tuple[Reply, set[Copy]]] = field(default_factory=dict)
+    """By ticket, the reply and the copies that have not arrived."""
 
     def begin(self, step: Step, header: BlockHeader, others: tuple[str, ...]) -> None:
         """Passes on a block that is stored here, and answers once all `others` have it too."""
@@ -191,8 +187,8 @@ class Forwarding:
 
         A shard that asks again may have lost its disk, with the copies that had arrived.
         """
-        if (ticket := f"{to}/{missing}") in self._waiting:
-            self._end(ticket)
+        ticket = f"{to}/{missing}"
+        self._waiting.pop(ticket, None)
         self._send(step, ticket, Noted(), ((to, header) for header in headers))
 
     def _send(
@@ -205,11 +201,10 @@ class Forwarding:
         step.effects.append(Defer(ticket))
         if ticket in self._waiting:
             return
-        self._replies[ticket], self._waiting[ticket] = reply, set(wanted)
-        for copy, header in wanted.items():
-            if copy not in self._moving:
-                step.effects.append(Call(copy[0], PutBlock(header), attach=header.key))
-            self._moving.setdefault(copy, set()).add(ticket)
+        moving = set[Copy]().union(*(copies for _, copies in self._waiting.values()))
+        self._waiting[ticket] = reply, set(wanted)
+        new = {copy: header for copy, header in wanted.items() if copy not in moving}
+        step.effects += [Call(to, PutBlock(h), attach=key) for (to, key), h in new.items()]
 
     def take_stored(self, step: Step, sender: str, header: BlockHeader) -> None:
         """Notes that another shard has stored a block, or need not because it is settled."""
@@ -220,35 +215,33 @@ class Forwarding:
 
         A party that sent a block here which another shard holds now is told to send it there.
         """
-        for copy in list(self._moving):
-            _, _, group, _, block = name_under(copy[1])
-            holders = now.takers(group, block)
-            if copy[1] in self._waiting and own not in holders:
-                moved = NotReady(f"{own} does not hold this block any more", LATER)
-                step.effects.append(Answer(moved, ticket=copy[1]))
-                self._end(copy[1])
-            if copy[0] not in holders:
-                self._arrived(step, copy)
+        moved = NotReady(f"{own} does not hold this block any more", LATER)
+        for ticket, (_, waiting) in list(self._waiting.items()):
+            for to, key in list(waiting):
+                _, _, group, _, block = name_under(key)
+                holders = now.takers(group, block)
+                if key == ticket and own not in holders:
+                    self._end(step, ticket, moved)
+                elif to not in holders:
+                    self._arrived(step, (to, key))
 
     def failed(self, step: Step, sender: str, header: BlockHeader, error: SecurepsError) -> None:
         """Passes on another shard's refusal, unless the block was damaged in this spool."""
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
-            step.effects.append(Answer(error, ticket=header.key))
-            self._end(header.key)
+            self._end(step, header.key, error)
         self._arrived(step, (sender, header.key))
 
     def _arrived(self, step: Step, copy: Copy) -> None:
         """Ends a copy, and answers the tickets that waited for no other copy."""
-        for ticket in sorted(self._moving.pop(copy, ())):
-            self._waiting[ticket].discard(copy)
-            if not self._waiting[ticket]:
-                step.effects.append(Answer(self._end(ticket), ticket=ticket))
+        for ticket in sorted(t for t, (_, copies) in self._waiting.items() if copy in copies):
+            reply, waiting = self._waiting[ticket]
+            waiting.discard(copy)
+            if not waiting:
+                self._end(step, ticket, reply)
 
-    def _end(self, ticket: str) -> Reply:
-        """Ends a ticket; returns its reply."""
-        for copy in self._waiting.pop(ticket):
-            self._moving.get(copy, set()).discard(ticket)
-        return self._replies.pop(ticket)
+    def _end(self, step: Step, ticket: str, reply: Reply | SecurepsError) -> None:
+        if self._waiting.pop(ticket, None) is not None:
+            step.effects.append(Answer(reply, ticket=ticket))
 
 
 # --- fetcher -----------------------------------------------------------------------

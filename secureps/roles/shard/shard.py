@@ -160,8 +160,6 @@ class Shard:
         self._noise = NoiseCopies(self.state)
         self._peers = Peers(self.state)
         self._fetcher = Fetcher(self.state)
-        self._newest_keys: dict[tuple[str, int], bytes] = {}
-        """By (group, cohort), the newest sum of keys, while one is being tried."""
         self._damaged: list[WorkFailed] = []
         self._asks_at = 0.0
 
@@ -593,7 +591,6 @@ class Shard:
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, order.key)
-            self._newest_keys[cohort.group, cohort.number] = key
         self._begin(step, StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
@@ -642,7 +639,6 @@ class Shard:
                 self._tell_held(step, made)
             case Done(task, requests.Prepared() as state):
                 if isinstance(task, StepState) and task.key is not None:
-                    self._newest_keys.pop((state.group, state.cohort), None)
                     self._write(step, records.KeySumTaken(state.group, state.cohort, task.key))
                 self._write(step, state)  # with its key, in one transaction
                 step.tell(state)
@@ -717,10 +713,9 @@ class Shard:
             case WorkFailed(SumCohort(cohort), NoiseDamaged()):
                 self._retry_hold(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):
-                self._try_newest(step, task, str(error))
+                self._blame(step, task.cohort, error, payload_digest(task.key or b""))
             case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
-                spoilt = (self._name, cohort.group, cohort.number, str(error))
-                step.tell(requests.Spoilt(*spoilt))
+                self._blame(step, cohort, error)
             case WorkFailed(orders.WriteCheckpoint(), ComingDamaged(groups=groups)):
                 self._fetcher.gain_damaged_again(step, groups)
             case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
@@ -728,14 +723,11 @@ class Shard:
             case WorkFailed(_, error):
                 step.effects.append(Halt(str(error), type(error)))
 
-    def _try_newest(self, step: Step, task: StepState, reason: str) -> None:
-        """Reports that a sum of keys does not open the cohort; tries one that came meanwhile."""
-        group, cohort = task.cohort.group, task.cohort
-        tried = payload_digest(task.key or b"")
-        step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
-        newest = self._newest_keys.pop((group, cohort.number), task.key)
-        if newest != task.key:
-            self._begin(step, StepState(cohort, task.opened, newest))
+    def _blame(
+        self, step: Step, cohort: Cohort, error: SecurepsError, key: bytes | None = None
+    ) -> None:
+        """Reports that a cohort's sum is of no use, or only the sum of keys of this digest."""
+        step.tell(requests.Spoilt(self._name, cohort.group, cohort.number, str(error), key))
 
     def _begin(self, step: Step, task: Task) -> None:
         """Begins a task, unless an earlier order has begun the same one."""
