@@ -410,7 +410,7 @@ class PayloadBuffer:
 SHARES = 3
 """One sender may take 1/SHARES of the memory; the longest block fits into that."""
 SILENT = 1.0
-"""Seconds without a piece after which a turn ends; `framing.Pace` cuts pieces that take less."""
+"""Seconds without a piece after which a turn ends, and others may use its memory."""
 UNFINISHED = 64
 """The most unfinished blocks of one sender; one more replaces the oldest."""
 RETRY_SECONDS = (0.05, 0.25)

@@ -111,24 +111,6 @@ def test_a_push_through_a_link_that_is_cut_again_and_again(
     assert sum(taken) == SIZE, "no byte is taken in twice"
 
 
-def test_a_push_begins_as_the_last_one_ended(
-    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch, taken: list[int]
-) -> None:
-    monkeypatch.setattr(framing, "FAST", PATIENCE)
-    transport = world.transport("a")
-    for first in (framing.SHORTEST, framing.LONGEST):
-        taken.clear()
-        transport.call("shard-0", put(bytes(SIZE))).result(PATIENCE)
-        assert taken[0] == first
-
-
-def test_pieces_are_short_again_after_a_break(link: Link) -> None:
-    _, transport = link(cut=CUT)
-    for size in (CUT // 2, CUT // 2, CUT // 2, CUT // 2, SIZE):
-        message = put(os.urandom(size))
-        assert until_answered(transport, message) == Stored(message.header.digest)
-
-
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the pieces that a client took."""
