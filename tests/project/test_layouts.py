@@ -32,7 +32,6 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 
 STAYS = {
     "client/update._hash_integers": "put in order by `ascontiguousarray`",
-    "buffers.Buffers._wrap": "memory of this process",
     "client/device_update._steps": "bits are compared in one process",
     "client/flower/trainer.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
