@@ -62,7 +62,6 @@ from secureps.messages.orders import AnyOrder
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR, Task
-from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -103,13 +102,6 @@ T = TypeVar("T")
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time; they bound its memory."""
 
-SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
-"""The number and bytes of small blocks of other parties that a shard passes on at a time.
-
-A row-block that moves brings hundreds of small blocks. Sent only a few at a time, each would queue
-again on a busy link.
-"""
-
 AGAIN_SECONDS = 1.0
 """Seconds until a failed disk operation is repeated, and that senders are asked to wait."""
 
@@ -144,7 +136,7 @@ class Calls:
         self._caller = caller
         self._unanswered: dict[_Unanswered, None] = {}
         self._queue: deque[_Unanswered] = deque()
-        self._sending = self._bytes = 0
+        self._sending = 0
         self._lost: set[str] = set()
         self._slow: set[str] = set()
 
@@ -174,35 +166,28 @@ class Calls:
         self._pump()
 
     def _pump(self) -> None:
-        while self._queue and self._has_room(self._queue[0].call):
+        while self._queue and self._sending < PAYLOADS_IN_FLIGHT:
             each = self._queue.popleft()
             if each in self._unanswered and each.call.attach is not None:
                 self._sending += 1
-                self._bytes += _header(each.call).length
                 self._send_payload(each, each.call.attach)
 
-    def _has_room(self, call: Call) -> bool:
-        header = _header(call)
-        small = header.author != self._party and self._bytes + header.length <= SMALL_BYTES
-        return self._sending < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
-
-    def _free_room(self, call: Call) -> None:
+    def _free_room(self) -> None:
         self._sending -= 1
-        self._bytes -= _header(call).length
         self._pump()
 
     def _send_payload(self, each: _Unanswered, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
             if each not in self._unanswered:
-                self._free_room(each.call)
+                self._free_room()
                 return
             message, error = each.call.message, fetched.exception()
             if is_disk_fault(error):  # our own disk: retry until the disk works again
-                self._free_room(each.call)
+                self._free_room()
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
             if isinstance(error, KeyError):  # the payload was settled meanwhile, or lost
-                self._free_room(each.call)
+                self._free_room()
                 self._report_failure(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
             assert isinstance(message, PutBlock)
@@ -219,7 +204,7 @@ class Calls:
     def _finish(self, each: _Unanswered, future: Future[Reply]) -> None:
         call = each.call
         if call.attach is not None:
-            self._free_room(call)
+            self._free_room()
         error = future.exception()
         if error is not None and not isinstance(error, SecurepsError):
             raise error
@@ -311,11 +296,6 @@ class Calls:
                 self._caller.post(to, Answered(request, bare, length))
 
         self._when_done(kept, finish)
-
-
-def _header(call: Call) -> BlockHeader:
-    assert isinstance(call.message, PutBlock)
-    return call.message.header
 
 
 def replay(machine: Machine, journal: Journal) -> Iterator[Record]:

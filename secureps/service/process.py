@@ -14,12 +14,11 @@ import logging
 import os
 import random
 import socket
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,7 +57,7 @@ from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
-from secureps.service.shutdown import Shutdown, before_threads
+from secureps.service.shutdown import Shutdown
 from secureps.store.act_lines import FILE, ActLine, read_acts
 from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
@@ -278,17 +277,14 @@ def run_process(
     secure_folder(party.state)
     if serve is not None:
         demand_descriptors(len(party.roster.certificates))
-    closed = threading.Event()
     try:
         with naming_limits():
             probe(FIRST_THREADS)
             with Shutdown() as shutdown:
-                halt = _run(party, addresses, build, serve, listen, shutdown, closed)
+                halt = _run(party, addresses, build, serve, listen, shutdown)
     except OSError as error:
         kind = DiskFailed if error.errno in NO_SPACE else OperatorError
         raise kind(f"{error.filename or party.state}: {error.strerror or error}") from error
-    finally:
-        closed.set()
     if halt.error is not None:
         raise halt.error(halt.reason)
     return halt
@@ -301,7 +297,6 @@ def _run(
     serve: Serve | None,
     listen: str,
     shutdown: Shutdown,
-    closed: threading.Event,
 ) -> Halt:
     server: Server | None = None
 
@@ -363,13 +358,13 @@ def _run(
             if number is not None:
                 known = {"signal": number.name}
                 tell(party.name, "Signal", f"ends on {number.name}", fields=known)
-                _force_exit(closed)
+                shutdown.end_within(LAST_RESORT, 0)
             else:
                 executor.halted.result()
         except Exception as error:
             if limit := name_limit(error):  # closing may need a thread, and hang for want of one
                 tell(party.name, "Limit", limit, logging.ERROR)
-                shutdown.end_within(LAST_RESORT)
+                shutdown.end_within(LAST_RESORT, 1)
             raise
         finally:
             # Answer open requests first, because `server.stop` waits for them. Work that is not
@@ -423,28 +418,6 @@ def choose_address(state: Path, listen: str) -> Iterator[str]:
         else:  # otherwise another process has the last port, and the server will report that
             port = str(held.getsockname()[1])
         yield f"{host}:{port}"
-
-
-def _force_exit(closed: threading.Event) -> None:
-    """Ends the process, with status 0, if closing takes more than LAST_RESORT seconds.
-
-    A script's training, or a sum of large blocks, cannot be interrupted, and the interpreter would
-    wait for its thread. Such a task is not acknowledged, and is repeated after a restart. Once the
-    party is `closed`, a script may go on for as long as it likes; the seconds are counted again
-    from its end.
-    """
-    through = threading.Event()
-    before_threads(through.set)
-
-    def leave() -> None:
-        if closed.wait(LAST_RESORT):
-            through.wait()
-            time.sleep(LAST_RESORT)
-        with suppress(Exception):
-            sys.stdout.flush()
-        os._exit(0)
-
-    threading.Thread(target=leave, name="last resort", daemon=True).start()
 
 
 # --- kit watch ---------------------------------------------------------------------

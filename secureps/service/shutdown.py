@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -32,12 +32,16 @@ class Shutdown:
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._signalled = False
-        self._hurries = 0.0
+        self._last: tuple[float, int] | None = None
+        self._hurried, self._closed = threading.Event(), threading.Event()
+        self._through = threading.Event()
 
     def __enter__(self) -> Shutdown:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)  # if the buffer is full, `wait` has enough to read
         if threading.current_thread() is threading.main_thread():
+            # Started now, because later there may be no thread to be had.
+            threading.Thread(target=self._force_exit, name="last resort", daemon=True).start()
             wakes = self._writer.fileno()
             self._fd_before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
             for number in SIGNALS:
@@ -51,9 +55,8 @@ class Shutdown:
         At its end the interpreter resets its handlers to the default action, so that a second
         signal would kill the process; it does not reset ignored signals.
         """
-        if self._hurries:  # count anew from when the interpreter begins to wait for threads
-            _end_after(0.0)
-            before_threads(partial(_end_after, self._hurries))
+        self._closed.set()
+        self._hurried.set()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._signalled else handler)
         if self in _open:
@@ -67,15 +70,33 @@ class Shutdown:
         with suppress(OSError):  # the buffer is full, or the `with` has ended
             self._writer.send(bytes([_INSIDE]))
 
-    def end_within(self, seconds: float) -> None:
-        """Ends the process by SIGALRM if leaving the `with`, or then its threads, takes longer.
+    def end_within(self, seconds: float, status: int) -> None:
+        """Ends the process, with this status, if leaving the `with` or ending takes longer.
 
-        It needs no thread, except on Windows. Outside the main thread it does nothing, because then
-        the process belongs to the caller.
+        A script's training, or a sum of large blocks, cannot be interrupted, and the interpreter
+        would wait for its thread. Such a task is not acknowledged, and is repeated after a restart.
+        After the `with` a script may go on for as long as it likes; the seconds are counted again
+        from when the interpreter begins to wait for threads. Outside the main thread this does
+        nothing, because then the process belongs to the caller.
         """
-        if self._before:
-            self._hurries = seconds
-            _end_after(seconds)
+        if self._before and self._last is None:
+            self._last = seconds, status
+            # There is no public API: `atexit` runs after the threads are joined. concurrent.futures
+            # registers itself like this too; later registrations run first.
+            threading._register_atexit(self._through.set)  # type: ignore[attr-defined]
+            self._hurried.set()
+
+    def _force_exit(self) -> None:
+        self._hurried.wait()
+        if self._last is None:
+            return
+        seconds, status = self._last
+        if self._closed.wait(seconds):
+            self._through.wait()
+            time.sleep(seconds)
+        with suppress(Exception):
+            sys.stdout.flush()
+        os._exit(status)
 
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
@@ -125,26 +146,6 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(
         before=_hold_back, after_in_parent=_let_through, after_in_child=_become_child
     )
-
-
-def before_threads(action: Callable[[], object]) -> None:
-    """Calls an action when the interpreter, at its end, begins to wait for threads.
-
-    There is no public API: `atexit` runs after the threads are joined. concurrent.futures registers
-    itself like this too; later registrations run first.
-    """
-    threading._register_atexit(action)  # type: ignore[attr-defined]
-
-
-def _end_after(seconds: float) -> None:
-    """Ends this process after so many seconds, by SIGALRM or with status 1; 0 cancels that."""
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-    elif seconds:
-        faulthandler.dump_traceback_later(seconds, exit=True)
-    else:
-        faulthandler.cancel_dump_traceback_later()
 
 
 def _nothing(number: int, frame: object) -> None:

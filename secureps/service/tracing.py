@@ -27,20 +27,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from secureps import __version__
 from secureps.messages import coordinator_records as records
@@ -101,26 +93,6 @@ class _Times:
     prepared: int = 0
 
 
-class _Ids:
-    """Generates the ids that this thread has chosen, or random ones."""
-
-    def __init__(self) -> None:
-        self._chosen = threading.local()
-        self._random = RandomIdGenerator()
-
-    def choose(self, trace: int, span: int) -> None:
-        self._chosen.trace, self._chosen.span = trace, span
-
-    def generate_trace_id(self) -> int:
-        return int(getattr(self._chosen, "trace", 0)) or int(self._random.generate_trace_id())
-
-    def is_trace_id_random(self) -> bool:
-        return True
-
-    def generate_span_id(self) -> int:
-        return int(getattr(self._chosen, "span", 0)) or int(self._random.generate_span_id())
-
-
 class Tracing(Meter):
     """Makes and sends the spans of one party.
 
@@ -135,15 +107,12 @@ class Tracing(Meter):
         processor: SpanProcessor,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._ids = _Ids()
         named = {} if role == "client" else {"service.instance.id": party}
         own = {"service.name": f"secureps-{role}", "service.version": __version__, **named}
-        resource = Resource.create(own).merge(OTELResourceDetector().detect())
-        self._provider = TracerProvider(
-            id_generator=self._ids, resource=resource, shutdown_on_exit=False
-        )
-        self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("secureps", __version__)
+        self._resource = Resource.create(own).merge(OTELResourceDetector().detect())
+        self._sampler = TracerProvider(shutdown_on_exit=False).sampler
+        self._processor = processor
+        self._random = RandomIdGenerator()
         self._clock = clock
         self._born = clock()
         self._run = b""
@@ -158,7 +127,7 @@ class Tracing(Meter):
         return cls(party, role, BatchSpanProcessor(_exporter(exporter)))
 
     def close(self) -> None:
-        sending = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        sending = threading.Thread(target=self._processor.shutdown, name="spans", daemon=True)
         sending.start()
         sending.join(LAST_SECONDS)
 
@@ -330,30 +299,29 @@ class Tracing(Meter):
             links: earlier versions whose updates went into this version.
             failed: one word about the failure, if the work failed.
         """
-        trace, context = trace_of(self._run, group, version), Context()
-        if within is not None:
-            parent = NonRecordingSpan(self._context(trace, within))
-            context = set_span_in_context(parent, context)
+        trace = trace_of(self._run, group, version)
+        id = self._random.generate_span_id() if own is None else span_of(trace, *own)
         earlier = (trace_of(self._run, group, each) for each in links)
-        linked = [Link(self._context(each, WHOLE)) for each in earlier]
         told = {"run": self._run.hex()[:16], "group": group, "version": version, **(facts or {})}
         named = {f"secureps.{fact}": value for fact, value in told.items()}
-        self._ids.choose(trace, 0 if own is None else span_of(trace, *own))
-        try:
-            made = self._tracer.start_span(
-                name, context, attributes=named, links=linked, start_time=begin
-            )
-        finally:
-            self._ids.choose(0, 0)
-        if failed:
-            made.set_status(Status(StatusCode.ERROR, failed))
-        made.end(end)
+        made = ReadableSpan(
+            name,
+            self._context(trace, id),
+            None if within is None else self._context(trace, span_of(trace, *within), True),
+            self._resource,
+            named,
+            links=[Link(self._context(each, span_of(each, *WHOLE), True)) for each in earlier],
+            status=Status(StatusCode.ERROR, failed) if failed else Status(),
+            start_time=begin,
+            end_time=end,
+            instrumentation_scope=InstrumentationScope("secureps", __version__),
+        )
+        self._processor.on_end(made)
 
-    def _context(self, trace: int, step: _Step) -> SpanContext:
-        """Makes a step's ids; the sampler decides by the trace, alike at every party."""
-        taken = self._provider.sampler.should_sample(None, trace, VERSION).decision.is_sampled()
-        flags = TraceFlags(TraceFlags.SAMPLED if taken else 0)
-        return SpanContext(trace, span_of(trace, *step), True, flags)
+    def _context(self, trace: int, span: int, others: bool = False) -> SpanContext:
+        """Makes a span's ids; the sampler decides by the trace, alike at every party."""
+        taken = self._sampler.should_sample(None, trace, VERSION).decision.is_sampled()
+        return SpanContext(trace, span, others, TraceFlags(TraceFlags.SAMPLED if taken else 0))
 
 
 def _exporter(name: str) -> SpanExporter:

@@ -13,7 +13,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
-from secureps.service.executor import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
+from secureps.service.executor import PAYLOADS_IN_FLIGHT
 from tests.kits.executor_kit import Stage, spoken
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
@@ -141,25 +141,6 @@ def test_payloads_that_wait_for_who_left_make_room() -> None:
     answer.set_result(Stored(SEND.header.digest))
     stage.play()
     assert heard(stage) == ["here"]
-
-
-@pytest.mark.parametrize(
-    ("length", "most"),
-    [
-        (SMALL_BYTES // 1000, SMALL_IN_FLIGHT),
-        (SMALL_BYTES // 10, 10),
-        (SMALL_BYTES, PAYLOADS_IN_FLIGHT),
-        (1 << 40, PAYLOADS_IN_FLIGHT),
-    ],
-)
-def test_small_payloads_of_others_are_passed_on_together(length: int, most: int) -> None:
-    """Large ones are limited as the party's own are, because all of them are in memory."""
-    passed_on = PutBlock(replace(SEND.header, length=length))
-    stage = called(*[Call("there", passed_on, attach="k")] * 100)
-    assert len(stage.line.calls) == most
-    stage.line.calls[0][2].set_result(Stored(SEND.header.digest))
-    stage.play()
-    assert len(stage.line.calls) == most + 1
 
 
 def test_what_others_can_answer_is_asked_of_them() -> None:

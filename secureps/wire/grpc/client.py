@@ -3,8 +3,8 @@
 Small messages to a server go in one call at a time, and no thread waits for them. Messages that
 come during a call go together in the next one (`framing.bundle`). A separate thread begins the
 calls, so messages that a party sends at once go together too. A message whose answer waits for
-other messages has its own call. A small pool of threads carries payloads in pieces, as many at once
-as the link allows (`wire.grpc.framing`). A watch has a daemon thread at the watcher.
+other messages has its own call. A small pool of threads carries payloads in pieces, a payload on
+each. A watch has a daemon thread at the watcher.
 
 If memory or threads run out, gRPC silently lacks the threads that it could not start: then no call
 ends, not even at its deadline, and no connection is made. `Liveness` notices that by calls to an
@@ -28,7 +28,6 @@ from typing import Any
 
 import grpc
 
-from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
 from secureps.errors import Busy, InternalError, Oversized, SecurepsError, Unreachable
 from secureps.exhaustion import name_limit
@@ -44,7 +43,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR, split_addresses
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.framing import LANES, Lanes, Link, Metadata, Pace, Progress, Stalls
+from secureps.wire.grpc.framing import LANES, Link, Metadata, Progress, Stalls
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import (
     Cancel,
@@ -241,8 +240,6 @@ def _fit_together(tells: Sequence[_Tell]) -> bool:
 
 PAYLOAD_LIMIT = 1 << 30
 """The most bytes of a payload from a server."""
-KEPT = 8 << 20
-"""Bytes of buffers that are reused for later payloads."""
 BEAT = 5.0
 """Seconds between two heartbeats to a watched coordinator with several addresses."""
 ELSEWHERE = 10.0
@@ -291,8 +288,7 @@ class GrpcTransport:
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._to_error, self._settle)
         self._liveness = Liveness()
-        self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
-        self._buffers = Buffers(KEPT)
+        self._stalls = Stalls(timeout)
         self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
         """At most LANES partly received payloads, by server and request."""
         self._met: set[str] = set()
@@ -374,7 +370,6 @@ class GrpcTransport:
             watch.cancel()
         for future in pending:
             self._settle(future, closed_error())
-        self._lanes.close()
         self._stalls.close()
         for channel in channels:
             channel.close()
@@ -420,8 +415,7 @@ class GrpcTransport:
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:
             try:
-                with self._lanes.take():
-                    result = work(to, *rest)
+                result = work(to, *rest)
             except Exception as error:
                 result = self._to_error(error, to)
             self._settle(future, result)
@@ -463,7 +457,6 @@ class GrpcTransport:
                 self._taking.add(to)
             except Exception as error:
                 self._taking.discard(to)
-                self._pace.shorten()
                 if not _is_resumable(self._to_error(error, to)):
                     raise
                 reply = self._ask(to, message)
@@ -487,7 +480,7 @@ class GrpcTransport:
 
         def counted() -> Iterator[bytes]:
             yield framing.frame_head(envelope, len(message.payload) - offset)
-            for piece in framing.pieces(memoryview(message.payload)[offset:], self._pace):
+            for piece in framing.pieces(memoryview(message.payload)[offset:]):
                 yield piece
                 for each in moved:
                     each()
@@ -531,7 +524,7 @@ class GrpcTransport:
                 raise InternalError(f"{to} answered with a {type(reply).__name__}")
             if length > PAYLOAD_LIMIT:
                 raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
-            here.begin(reply.digest, length, self._buffers)
+            here.begin(reply.digest, length)
             if here.have != offset:
                 raise Unreachable(f"{to} replaced the payload during this download: ask anew")
             progress.note_movement()
@@ -546,17 +539,15 @@ class GrpcTransport:
     def _watch_progress(self, call: Any, to: str) -> Iterator[Progress]:
         """Cancels a payload's call when nothing moves, and at the end of the `with`."""
         try:
-            with self._stalls.watch(call.cancel, self._lanes.note_wait) as progress:
+            with self._stalls.watch(call) as progress:
                 try:
                     yield progress
                 except (grpc.RpcError, grpc.FutureCancelledError):
-                    if progress.over:
+                    if progress.stalled:
                         raise Unreachable(
                             f"{self._name_server(to)} moved nothing in time"
                         ) from None
                     raise
-                progress.note_movement()
-                self._lanes.note_finished(progress.longest)
         finally:
             call.cancel()
 

@@ -1,4 +1,4 @@
-"""What both ends of gRPC share: methods, claims, frames, pacing, errors, and TLS.
+"""What both ends of gRPC share: methods, claims, frames, stalls, errors, and TLS.
 
     /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
     /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, in bundles
@@ -21,8 +21,7 @@ at another server or in another run. TLS 1.3 hides requests from recording, and 
 records (RFC 8446, E.2; 0-RTT is not used). Without TLS, on loopback, a process that may listen can
 replay a request: it counts as the aggregator (docs/threat-model.md).
 
-Pacing measures a link, in order to choose the length of pieces and the number of payloads at once,
-and finds stalls. A payload may take any time while it moves.
+A payload may take any time while it moves; `Stalls` finds one that does not.
 
 Connections use mutual TLS 1.3, or plaintext on one machine. Under TLS both ends show a certificate
 of the kit's CA. The caller checks the server's certified name, and the server compares the name in
@@ -39,12 +38,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import grpc
 
-from secureps.buffers import Buffers
 from secureps.crypto.identity import Credentials, check_name, tls_name
 from secureps.errors import (
     Busy,
@@ -166,114 +163,18 @@ def read_claim(metadata: Iterable[Any] | None) -> Claim:
     return Claim(party, to, run, digest, signature, int(format))
 
 
-# --- pacing ------------------------------------------------------------------------
+# --- payloads ----------------------------------------------------------------------
 
-SHORTEST, LONGEST = 32 << 10, 1 << 20
-"""Bytes of the first piece on a link, and of the longest, which is best on a fast link."""
-FAST, SLOW = 0.25, 2.0
-"""Seconds of a piece below which the next one is longer, and from which the next one is shorter."""
-REMEMBERED = 256
-"""The number of connections whose pace a server remembers, those of the newest payloads."""
-LANES, FIRST_LANES = 8, 4
-"""The most payloads at once, and the number on an unknown link."""
+SHORTEST, LONGEST = 32 << 10, 256 << 10
+"""Bytes of a payload's first piece, which arrives on any link, and of its longest one."""
+LANES = 8
+"""The payloads that a party sends and receives at once."""
 LOOKS = 8
 """Checks of all payloads in the time after which a payload counts as stalled."""
 
 
-def next_length(length: int, seconds: float) -> int:
-    """Chooses the length of the next piece after one of `length` bytes in so many seconds."""
-    if seconds < FAST:
-        return min(LONGEST, 2 * length)
-    return length if seconds < SLOW else max(SHORTEST, length // 2)
-
-
-class Pace:
-    """Chooses the length of the pieces of one party's payloads.
-
-    The first piece is short, so that it arrives on any link. A payload begins with the last length
-    of the previous payload, or with a short piece if that one broke off.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._length = SHORTEST
-        self._clock = clock
-
-    def cut(self, payload: memoryview) -> Iterator[memoryview]:
-        length, start = self._length, 0
-        while start < len(payload):
-            began = self._clock()
-            yield payload[start : start + length]
-            start += length
-            length = next_length(length, self._clock() - began)
-        self._length = length
-
-    def shorten(self) -> None:
-        self._length = SHORTEST
-
-
-class Paces:
-    """The paces of a server's connections."""
-
-    def __init__(self) -> None:
-        self._of = lru_cache(REMEMBERED)(lambda peer: Pace())
-
-    @contextmanager
-    def pace_of(self, peer: str) -> Iterator[Pace]:
-        """Yields a connection's pace for one payload; an error in the `with` shortens it."""
-        pace = self._of(peer)
-        try:
-            yield pace
-        except BaseException:
-            pace.shorten()
-            raise
-
-
-class Lanes:
-    """Limits how many payloads are sent and received at once; the others wait.
-
-    The limit adapts: a slow link carries few payloads well, and a fast link to several shards many.
-    """
-
-    def __init__(self) -> None:
-        self.open = FIRST_LANES
-        self._taken = 0
-        self._closed = False
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        """Waits for a lane and holds it; `close` ends the wait."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._taken < self.open)
-            self._taken += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._taken -= 1
-                self._changed.notify()  # one waiting payload may begin
-
-    def note_wait(self, seconds: float) -> None:
-        """Closes a lane if a payload waited longer than SLOW for its next piece."""
-        if seconds > SLOW:
-            with self._changed:
-                self.open = max(1, self.open - 1)
-
-    def note_finished(self, longest: float) -> None:
-        """Opens a lane after a payload whose longest wait was below FAST."""
-        if longest < FAST:
-            with self._changed:
-                self.open = min(LANES, self.open + 1)
-                self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
 class Stalls:
-    """Cancels payloads of which nothing has moved for so many seconds.
+    """Cancels calls with payloads of which nothing has moved for so many seconds.
 
     One thread looks at all payloads, so that a payload costs no thread. It looks at intervals, and
     so cancels a payload up to an eighth of that time late.
@@ -287,11 +188,9 @@ class Stalls:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(
-        self, stalled: Callable[[], object], saw: Callable[[float], None]
-    ) -> Iterator[Progress]:
-        """Watches a payload inside the `with`; RuntimeError if no thread can start."""
-        progress = Progress(self._clock, stalled, saw)
+    def watch(self, call: Any) -> Iterator[Progress]:
+        """Watches a payload's call inside the `with`; RuntimeError if no thread can start."""
+        progress = Progress(call, self._clock)
         with self._lock:
             if not (self._closed.is_set() or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
@@ -306,42 +205,30 @@ class Stalls:
     def close(self) -> None:
         self._closed.set()
 
-    def take_stalled(self) -> list[Progress]:
+    def cancel_stalled(self) -> None:
         with self._lock:
             now = self._clock()
             late = [each for each in self._watched if each.last + self._seconds <= now]
             self._watched.difference_update(late)
-            return late
+        for each in late:
+            each.stalled = True
+            each.call.cancel()
 
     def _run(self) -> None:
         while not self._closed.wait(self._seconds / LOOKS):
-            for each in self.take_stalled():
-                each.stall()
+            self.cancel_stalled()
 
 
 class Progress:
-    """Watches one payload: calls `stalled` if nothing moves, and `saw` with each step's seconds."""
+    """The last movement of one payload, and whether its call was cancelled because it stalled."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        stalled: Callable[[], object],
-        saw: Callable[[float], None],
-    ) -> None:
-        self.over = False
-        self.longest = 0.0
-        self.last = clock()
-        self._clock, self._stalled, self._saw = clock, stalled, saw
+    def __init__(self, call: Any, clock: Callable[[], float]) -> None:
+        self.call, self._clock = call, clock
+        self.stalled = False
+        self.note_movement()
 
     def note_movement(self) -> None:
-        now = self._clock()
-        seconds, self.last = now - self.last, now
-        self.longest = max(self.longest, seconds)
-        self._saw(seconds)
-
-    def stall(self) -> None:
-        self.over = True
-        self._stalled()
+        self.last = self._clock()
 
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
@@ -364,8 +251,8 @@ receipt with a key's correction has 34 KB."""
 
 HEADER_LIMIT = 64 << 10
 """The most bytes of a frame's envelope."""
-PIECE = LONGEST + HEADER_LIMIT
-"""The most bytes of a frame's piece: the envelope and a piece of payload."""
+PIECE = (1 << 20) + HEADER_LIMIT
+"""The most bytes of a frame's piece that is taken: the envelope and a piece of payload."""
 STREAM_BUFFER = 256 << 10
 CONNECTION_BUFFER = 256 << 10
 """Bytes that a server's gRPC buffers of a waiting upload, and of its connection."""
@@ -479,13 +366,16 @@ def frame_head(envelope: bytes, length: int) -> bytes:
     return _PREFIX.pack(len(envelope), length) + envelope
 
 
-def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes]:
-    """Cuts a payload into pieces by its `pace`; the first one follows the `head`."""
-    rest = pace.cut(payload)
-    if head:
-        yield b"".join((head, next(rest, b"")))
-    for piece in rest:
-        yield bytes(piece)
+def pieces(payload: memoryview, head: bytes = b"") -> Iterator[bytes]:
+    """Cuts a payload into pieces, each four times as long as the one before, up to LONGEST.
+
+    So a payload moves on through a link that breaks after few bytes. The first piece follows the
+    `head`.
+    """
+    start, length = 0, SHORTEST
+    while head or start < len(payload):
+        yield b"".join((head, payload[start : start + length]))
+        head, start, length = b"", start + length, min(LONGEST, 4 * length)
 
 
 def cut_payload(reply: Payload, request: GetBlock | GetSum) -> memoryview:
@@ -526,31 +416,33 @@ class PartialPayload:
     """The received part of a payload, which may come over several connections."""
 
     def __init__(self) -> None:
-        self.digest, self.have = b"", 0
-        self._room = memoryview(b"")
+        self.digest, self._length = b"", 0
+        self._bytes = bytearray()
 
-    def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
+    @property
+    def have(self) -> int:
+        return len(self._bytes)
+
+    def begin(self, digest: bytes, length: int) -> None:
         """Prepares for a payload; drops the part of another payload."""
-        if self.digest != digest or length != len(self._room):
-            self.digest, self.have = digest, 0
-            self._room = buffers.lend(max(1, length))[:length]
+        if (digest, length) != (self.digest, self._length):
+            self.digest, self._length = digest, length
+            self._bytes = bytearray()
 
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes; Malformed if there are none, Oversized if they are too many."""
         if not piece:
             raise Malformed("an empty piece of payload")
-        end, length = self.have + len(piece), len(self._room)
-        if end > length:
-            raise Oversized(f"more than the announced {length} bytes of payload")
-        self._room[self.have : end] = piece
-        self.have = end
+        if self.have + len(piece) > self._length:
+            raise Oversized(f"more than the announced {self._length} bytes of payload")
+        self._bytes += piece
 
     def whole(self) -> memoryview:
         """Returns the payload; Malformed if bytes are missing."""
-        if self.have < len(self._room):
-            missing = f"instead of the announced {len(self._room)}"
+        if self.have < self._length:
+            missing = f"instead of the announced {self._length}"
             raise Malformed(f"{self.have} bytes of payload {missing}")
-        return self._room.toreadonly()
+        return memoryview(self._bytes).toreadonly()
 
 
 # --- errors -----------------------------------------------------------------------

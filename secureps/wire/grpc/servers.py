@@ -85,7 +85,7 @@ from secureps.wire.grpc.admission import (
     receive_request,
     send,
 )
-from secureps.wire.grpc.framing import Link, Paces
+from secureps.wire.grpc.framing import Link
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Endpoint, error_for_sender
 
@@ -354,7 +354,6 @@ class ShardServer(Server):
         self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
         self._uploads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
         self._downloads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
-        self._paces = Paces()
 
     @property
     def bytes_in_flight(self) -> int:
@@ -418,9 +417,8 @@ class ShardServer(Server):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
                 rest = framing.cut_payload(reply, message)
                 head = framing.frame_head(encode(reply), len(rest))
-                with self._paces.pace_of(context.peer()) as pace:
-                    for piece in framing.pieces(rest, pace, head):
-                        await send(context, piece, place)
+                for piece in framing.pieces(rest, head):
+                    await send(context, piece, place)
 
 
 def _authenticate_at_standby(

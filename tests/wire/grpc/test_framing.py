@@ -5,7 +5,6 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.buffers import Buffers
 from secureps.errors import ERRORS, Busy, Conflict, Malformed, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Heartbeat, PutBlock, Refusal
@@ -87,6 +86,6 @@ def test_a_put_begins_with_its_header_alone(message: Any, more: bytes, reason: s
 def test_an_empty_piece_of_a_payload_is_refused() -> None:
     """Whoever sends them would hold a place for ever, as if something moved."""
     part = framing.PartialPayload()
-    part.begin(b"digest", 4, Buffers(1 << 20))
+    part.begin(b"digest", 4)
     with pytest.raises(Malformed, match="an empty piece"):
         part.add(b"")
