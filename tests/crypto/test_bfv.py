@@ -23,7 +23,7 @@ from secureps.crypto.bfv import (
     noise_bound,
     plain_modulus,
 )
-from secureps.crypto.bfv_seal import BfvOpener, BfvSealer, _Ring, generate
+from secureps.crypto.bfv_seal import BfvOpener, BfvSealer, _Ring, generate, read_coefficients
 from secureps.crypto.cipher import CipherParameters
 from secureps.errors import Malformed, Oversized, PlanRefused
 from tests.kits.cipher_kit import STANDARD_LOG_Q, is_prime
@@ -170,7 +170,7 @@ def test_our_sum_is_seals_sum_in_every_coefficient(keys: Keys, weights: list[int
                 oracle = seal_ciphertext(ring, payload)
             else:
                 evaluator.add_inplace(oracle, seal_ciphertext(ring, payload))
-    assert adder.total(accumulator) == ring.save(oracle, ring.ciphertext)
+    assert adder.total(accumulator) == read_coefficients(oracle, 2)
 
 
 def ternary(secret: BfvSecretKey, ring: _Ring) -> npt.NDArray[np.int64]:
@@ -180,7 +180,7 @@ def ternary(secret: BfvSecretKey, ring: _Ring) -> npt.NDArray[np.int64]:
     prefix[32] = 1  # is_ntt
     ciphertext = ring.load(sealapi.Ciphertext(ring.context), bytes(prefix), words * 2)
     sealapi.Evaluator(ring.context).transform_from_ntt_inplace(ciphertext)
-    s = np.frombuffer(ring.save(ciphertext, ring.ciphertext)[: DEGREE * 8], "<u8")
+    s = np.frombuffer(read_coefficients(ciphertext, 1), "<u8")
     centred = np.where(s > DATA_PRIME // 2, s.astype(object) - DATA_PRIME, s.astype(object))
     return centred.astype(np.int64)
 
