@@ -170,16 +170,10 @@ def _seal_elements(
                 row_out[k] = _u64(lower[k]) + _u64(low) * _u64(quotient)
 
 
-TRIED = 16
-"""Words that are tried together; a window has whole groups of them."""
-
-
 @fall_back_to(numpy_kernels.reduce_accepted)
 @kernel
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     """Fills `out` with words below the limit, modulo their primes; False if a window runs out.
-
-    TRIED words are taken at once if all are below the limit, as most are.
 
     Args:
         windows: uint32 (count, primes, words).
@@ -187,30 +181,19 @@ def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
         out: uint32 (count, primes, N).
     """
     size, end = out.shape[2], windows.shape[2]
-    spare = np.empty(end, np.uint32)
+    accepted = np.empty(end, np.uint32)
     for element in range(windows.shape[0]):
         for index in range(primes.shape[0]):
             prime, whole = primes[index, 0], primes[index, 1]
-            limit = np.uint32(whole * prime)
+            limit, taken = np.uint32(whole * prime), np.int64(0)
             window, row = windows[element, index], out[element, index]
             for k in range(end):
-                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
-            taken = 0
-            for at in range(0, end, TRIED):
-                most = np.uint32(0)
-                for k in range(TRIED):
-                    most = max(most, window[at + k])
-                if most < limit and taken + TRIED <= size:
-                    for k in range(TRIED):
-                        row[taken + k] = spare[at + k]
-                    taken += TRIED
-                else:
-                    for k in range(at, at + TRIED):
-                        if window[k] < limit and taken < size:
-                            row[taken] = spare[k]
-                            taken += 1
+                accepted[taken] = window[k]  # overwritten by the next one if it is not
+                taken += np.int64(window[k] < limit)
             if taken < size:
                 return False
+            for k in range(size):
+                row[k] = once(shoup(accepted[k], np.uint32(1), whole, prime), prime)
     return True
 
 
