@@ -262,12 +262,12 @@ SOME = 512
 """Coefficients of several limbs processed at a time, so that they stay in the cache."""
 
 
-@fall_back_to(numpy_kernels.open_narrow)
+@fall_back_to(numpy_kernels.open_elements)
 @kernel
-def open_narrow(
+def open_elements(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """Opens `count` elements of a ring with one word.
+    """Opens `count` elements.
 
     Args:
         words: uint64 (count, words, N), below their word moduli.
@@ -278,63 +278,12 @@ def open_narrow(
         the sum of E^2, and whether every message was below B^d.
     """
     count, primes, size = a.shape
-    work, messages = np.empty((primes + 1, size), np.uint32), np.empty(size, np.uint64)
-    rests = np.empty(size, np.uint64)
-    total, beyond = 0.0, _u64(0)
-    for element in range(count):
-        remove_key(words[element], a[element], key, ring, work)
-        decode_narrow(work, ring, scale, messages, rests)
-        total += squared_errors(rests, scale.places[out.shape[1], 0])
-        by_base = 1.0 / np.float64(scale.base)
-        for part in range(out.shape[1]):
-            row = out[element, part]
-            for k in range(row.size):
-                messages[k], digit = divide(messages[k], scale.base, by_base)
-                row[k] = np.int64(digit)
-        for k in range(messages.size):
-            beyond |= messages[k]
-    return total, beyond == _u64(0)
-
-
-@kernel
-def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, rests: U64) -> None:
-    """Computes M and E + Delta / 2 of one element, both uint64 (N,)."""
-    low, high = ring.primes[0, 0], ring.primes[1, 0]
-    inverse, inverse2 = ring.garner[0, 0], ring.garner[0, 1]
-    modulus, delta = scale.modulus[0], scale.places[0, 0]
-    half, by_delta = delta >> _ONE, 1.0 / np.float64(delta)
-    first, second = residues[0], residues[1]
-    for k in range(messages.size):
-        apart = once(_u32(_u32(second[k] + high) - first[k]), high)
-        upper = once(shoup(apart, inverse, inverse2, high), high)
-        value = _u64(_u64(first[k]) + _u64(low) * _u64(upper) + half)
-        messages[k], rests[k] = divide(min(value, _u64(value - modulus)), delta, by_delta)
-
-
-@kernel
-def squared_errors(rests: U64, half: np.uint64) -> float:
-    """Sums (rest - half)^2, in four sums that do not wait for one another."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for k in range(0, rests.size, 4):
-        a += np.float64(np.int64(rests[k] - half)) ** 2
-        b += np.float64(np.int64(rests[k + 1] - half)) ** 2
-        c += np.float64(np.int64(rests[k + 2] - half)) ** 2
-        d += np.float64(np.int64(rests[k + 3] - half)) ** 2
-    return (a + b) + (c + d)
-
-
-@fall_back_to(numpy_kernels.open_wide)
-@kernel
-def open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
-) -> tuple[float, bool]:
-    """Opens elements of a ring with several words; otherwise like `open_narrow`."""
-    count, primes, size = a.shape
-    work, room = np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
+    work = np.empty((primes + 1, size), np.uint32)
+    rows = np.empty((scale.modulus.size + 3, SOME), np.uint64)
     total, sound = 0.0, True
     for element in range(count):
         remove_key(words[element], a[element], key, ring, work)
-        squares, whole = decode_wide(work, ring, scale, room[0], out[element])
+        squares, whole = decode(work, ring, scale, rows, out[element])
         total += squares
         sound &= whole
     return total, sound
@@ -389,10 +338,8 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @kernel
-def decode_wide(
-    residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
-) -> tuple[float, bool]:
-    """Decodes the digits of one element of a ring with several words; returns as `open_narrow`.
+def decode(residues: U32, ring: Constants, scale: Scale, rows: U64, out: I64) -> tuple[float, bool]:
+    """Decodes the digits of one element; returns as `open_elements`.
 
     It works on SOME coefficients at a time, in limbs of 64 bits, lowest first. It finds as many
     digits at once as an estimate in float64 allows, upper ones first. The estimate is right or one
@@ -400,17 +347,16 @@ def decode_wide(
 
     Args:
         residues: uint32 (primes + 1, N); the last row is scratch.
-        room: uint64 (2, N), scratch.
+        rows: uint64 (limbs + 3, SOME), scratch.
         out: int64 (d, N).
     """
     limbs, digits, delta = scale.modulus.size, out.shape[0], scale.places[0]
-    rows = room.reshape(-1, SOME)
     value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
     by_base, total, beyond = 1.0 / np.float64(scale.base), 0.0, _u64(0)
     ones[:] = _ONE
     for start in range(0, out.shape[1], SOME):
         here = out[:, start : start + SOME]
-        compose_wide(residues[:, start : start + SOME], ring, scale, rows)
+        compose(residues[:, start : start + SOME], ring, scale, rows)
         end = digits
         while end > 0:
             end = (end - 1) // scale.together * scale.together
@@ -443,15 +389,14 @@ def decode_wide(
 
 
 @kernel
-def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
+def compose(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
     """Computes v + Delta / 2 modulo q by Garner's formula, in the first of the rows, one limb each.
 
     v = m0 + p0 (m1 + p1 (m2 + ...)), with one mixed digit per prime, two of a word at a time.
 
     Args:
         residues: uint32 (primes + 1, SOME); they become mixed digits.
-        rows: uint64 (limbs + 3 or more, SOME); of the first limbs + 3, the last has ones and the
-            two before it are scratch.
+        rows: uint64 (limbs + 3, SOME); the last has ones, and the two before it are scratch.
     """
     count, limbs, at = ring.inverses.size, scale.modulus.size, 0
     value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
