@@ -97,22 +97,6 @@ def tail(variance: float, k: int) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Lower bounds of 2^62 P(|X| <= k), with a sentinel at either end.
-
-    Args:
-        bounds: int64 (n + 2,): -3, then the bounds for k = 0 .. n - 1, then 2^62. The last bound is
-            2^62 - 1, so that a U beyond the table is undecided.
-        guide: int32 (2^g,): the least |X| that is possible after the first g bits of U.
-        shift: 62 - g.
-    """
-
-    bounds: NDArray[np.int64]
-    guide: NDArray[np.int32]
-    shift: int
-
-
-@dataclass(frozen=True)
 class Skellam:
     """A sampler of one variance; its table is made when the first value is drawn.
 
@@ -162,37 +146,25 @@ class Skellam:
         return values
 
     @cached_property
-    def table(self) -> Table:
-        lower = all_within(self.variance) - 1
-        bounds = np.concatenate([[-_SLACK], lower, [1 << TABLE_BITS]])
-        depth = min(max(8, (2 * lower.size).bit_length()), 21)
-        shift = TABLE_BITS - depth
-        # For each of 2^depth cells, count the bounds that do not exceed its start.
-        cells = -(-lower >> shift)
-        guide = np.cumsum(np.bincount(cells, minlength=1 << depth)[: 1 << depth], dtype=np.int32)
-        return Table(bounds, guide, shift)
+    def table(self) -> NDArray[np.int64]:
+        """Lower bounds of 2^62 P(|X| < k) for k = 0, 1, ..., each at most 3 too low.
+
+        The last one is 2^62 - 1, so that a U beyond the table is undecided.
+        """
+        return np.concatenate([[-_SLACK], all_within(self.variance) - 1])
 
     def _look_up(self, held: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns signed values for pairs of words, and the places where the table is undecided."""
-        table = self.table
         pairs = held.astype("<u4", copy=False).view("<u8")
         u = (pairs >> np.uint64(2)).astype(np.int64)
-        upper = table.bounds[1:]
-        size = table.guide[u >> table.shift].astype(np.int64)
-        # The guide is right or 1 too low for nearly all; search for the rest, in the far tail.
-        late = np.flatnonzero(upper[size] <= u)
-        if late.size:
-            size[late] += 1
-            late = late[upper[size[late]] <= u[late]]
-            size[late] = np.searchsorted(upper, u[late], side="right")
-        undecided = np.flatnonzero(u - table.bounds[size] < _SLACK)
+        size = np.searchsorted(self.table[1:], u, side="right")
+        undecided = np.flatnonzero(u - self.table[size] < _SLACK)
         negative = (pairs & np.uint64(1)).astype(np.int64)
         return (size ^ -negative) + negative, undecided
 
     def _decide_size(self, u: int, more: Callable[[], int]) -> int:
         """Finds |X| for a U that begins with the 62 bits `u`, and reads more if necessary."""
-        table, bits = self.table, TABLE_BITS
-        lower = table.bounds[1:-1]
+        lower, bits = self.table[1:], TABLE_BITS
         # low < |X| <= high; high is None beyond the table.
         low = int(np.searchsorted(lower, u - _SLACK, side="right")) - 1
         high: int | None = int(np.searchsorted(lower, u, side="right"))
