@@ -98,14 +98,6 @@ def test_sums_are_exact_modulo_q(weights: list[int], seed: int) -> None:
     assert total == [a % DATA_PRIME for a in expected]
 
 
-def test_reduction_of_every_kind_of_word() -> None:
-    edges = [k * DATA_PRIME + d for k in range(17) for d in (-1, 0, 1)] + [1 << 60, (1 << 60) - 1]
-    words = [w for w in edges if 0 <= w < 1 << 64] + [(1 << 64) - 1]
-    reduced = np.array(words, np.uint64)
-    bfv._reduce(reduced)
-    assert reduced.tolist() == [w % DATA_PRIME for w in words]
-
-
 def test_a_coefficient_of_q_is_refused() -> None:
     adder = BfvAdder(CipherParameters("bfv", 1, 1))
     block = np.zeros(WORDS, "<u8")
