@@ -165,20 +165,19 @@ class Skellam:
     def _decide_size(self, u: int, more: Callable[[], int]) -> int:
         """Finds |X| for a U that begins with the 62 bits `u`, and reads more if necessary."""
         lower, bits = self.table[1:], TABLE_BITS
-        # low < |X| <= high; high is None beyond the table.
+        # low < |X| <= high
         low = int(np.searchsorted(lower, u - _SLACK, side="right")) - 1
-        high: int | None = int(np.searchsorted(lower, u, side="right"))
+        high = int(np.searchsorted(lower, u, side="right"))
         if high == lower.size:
-            high = None
-        span = 1
-        while high is None or high - low > 1:
-            k = low + span if high is None else (low + high) // 2
+            high = beyond(self.variance, 2 * _MOST_BITS)
+        while high - low > 1:
+            k = (low + high) // 2
             # Compare P(|X| <= k), known within 2^-(bits + 16), with [u, u + 1) 2^-bits.
             inner = within(self.variance, k, bits + 16)
             if (u + 1) << 16 <= inner - 1:
                 high = k
             elif u << 16 >= inner + 1:
-                low, span = k, 2 * span
+                low = k
             else:
                 if bits > _MOST_BITS:
                     raise InternalError(f"{bits} random bits did not decide: they are not random")
