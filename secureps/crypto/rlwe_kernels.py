@@ -70,6 +70,7 @@ def binomial(words: U32, out: I32) -> None:
 
 
 @fall_back_to(numpy_kernels.transform_small)
+@kernel
 def transform_small(small: I32, ring: Constants, out: U32) -> None:
     """Transforms small integers modulo every prime, and finds their companions.
 
@@ -80,12 +81,7 @@ def transform_small(small: I32, ring: Constants, out: U32) -> None:
         small: int32 (N,), below every prime in size.
         out: uint32 (primes, 2, N).
     """
-    _transform_small(small, ring, np.empty((2, small.size), np.uint32), out)
-
-
-@kernel
-def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
-    """Overwrites `work`, uint32 (2, N)."""
+    work = np.empty((2, small.size), np.uint32)
     for index in range(ring.inverses.size):
         p, whole, inverse = ring.primes[index, 0], ring.primes[index, 1], ring.inverses[index]
         first, made, value_row, companion_row = work[0], work[1], out[index, 0], out[index, 1]
@@ -105,6 +101,7 @@ def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
 
 
 @fall_back_to(numpy_kernels.seal_elements)
+@kernel
 def seal_elements(
     values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
 ) -> None:
@@ -118,25 +115,8 @@ def seal_elements(
         digits: uint32 (primes, 2, d): Delta B^k modulo the prime, and its companion.
         out: uint64 (count, words, N).
     """
-    size = values.shape[2]
-    spoilt = np.empty(size, np.int32), np.empty((3, size), np.uint32)
-    _seal_elements(values, a, noise, key, digits, ring, *spoilt, out)
-
-
-@kernel
-def _seal_elements(
-    values: U32,
-    a: U32,
-    noise: U32,
-    key: U32,
-    digits: U32,
-    ring: Constants,
-    small: I32,
-    work: U32,
-    out: U64,
-) -> None:
-    """Overwrites `small`, int32 (N,), and `work`, uint32 (3, N)."""
     count, parts, size = values.shape
+    small, work = np.empty(size, np.int32), np.empty((3, size), np.uint32)
     coefficients = work[2]
     for element in range(count):
         _binomial(noise[element], small)
