@@ -139,13 +139,6 @@ def _unpack(packed: U64) -> Iterator[tuple[int, U64]]:
         yield start, words
 
 
-def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    quotients = (sums.astype(np.float64) * (1.0 / np.float64(modulus))).astype(_u64)
-    rests = sums - quotients * modulus
-    rests = np.minimum(rests, rests + modulus)  # if the quotient was one too large, it wrapped
-    np.minimum(rests, rests - modulus, out=sums)
-
-
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     for index, (prime, whole) in enumerate(primes):
         limit, size = np.uint32(whole * prime), out.shape[2]

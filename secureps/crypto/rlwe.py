@@ -114,7 +114,7 @@ class RlweAdder(Adder):
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         for words, modulus in self._rows(sums, self._degree):
-            rlwe_kernels.reduce_words(words, np.uint64(modulus))
+            words %= np.uint64(modulus)
 
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int

@@ -223,21 +223,6 @@ def greatest_word(packed: U64) -> np.uint64:
     return _u64(most.max())
 
 
-@fall_back_to(numpy_kernels.reduce_words)
-@kernel
-def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    """Reduces sums below 2^64 modulo Q, in place.
-
-    The estimate of floor(sum / Q) in float64 is off by at most one, since the quotient is below
-    2^12.
-    """
-    inverse = 1.0 / np.float64(modulus)
-    for k in range(sums.size):
-        rest = sums[k] - _u64(np.float64(sums[k]) * inverse) * modulus
-        rest = min(rest, rest + modulus)  # if the quotient was one too large, rest wrapped around
-        sums[k] = min(rest, rest - modulus)
-
-
 SOME = 512
 """Coefficients of several limbs processed at a time, so that they stay in the cache."""
 
