@@ -9,7 +9,7 @@ from secureps.errors import ConfigError
 
 EXTRAS = {
     "torch": ("torch", "opacus"),
-    "bfv": ("tenseal", "zstandard"),
+    "bfv": ("tenseal",),
     "flower": ("flwr",),
     "report": ("matplotlib", "sklearn"),
     "tensorboard": ("tensorboard",),

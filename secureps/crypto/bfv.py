@@ -62,10 +62,6 @@ _PROOF = 64
 """One part in 64 of the plaintext space stays unused, so that wrong openings are noticed."""
 _ERROR_BOUND = 21
 """SEAL's centred binomial error: the difference of two sums of 21 bits."""
-_FOLD = np.uint64((1 << 60) - DATA_PRIME)
-_LOW_60 = np.uint64((1 << 60) - 1)
-_CACHED = 1 << 13
-"""Words reduced at a time, so that they stay in the first-level cache."""
 
 
 def noise_bound(capacity: int) -> float:
@@ -143,16 +139,6 @@ def unpack(packed: npt.NDArray[np.int64], base: int, count: int) -> npt.NDArray[
     return np.concatenate(np.divmod(packed, base)[::-1])[:count]
 
 
-def _reduce(values: npt.NDArray[np.uint64]) -> None:
-    """Reduces uint64 values modulo q in place: 2^60 = 16383 mod q, then one subtraction."""
-    for start in range(0, values.size, _CACHED):
-        piece = values[start : start + _CACHED]
-        high = piece >> np.uint64(60)
-        piece &= _LOW_60
-        piece += high * _FOLD
-        np.minimum(piece, piece - np.uint64(DATA_PRIME), out=piece)
-
-
 class BfvAdder(Adder):
     """Adds ciphertexts modulo q with numpy; no key, no tenseal."""
 
@@ -180,7 +166,7 @@ class BfvAdder(Adder):
         sums += coefficients if weight == 1 else coefficients << np.uint64(weight.bit_length() - 1)
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
-        _reduce(sums)
+        sums %= np.uint64(DATA_PRIME)
 
 
 _PUBLIC_TAG = b"secureps-bfv-public-key-1\n"

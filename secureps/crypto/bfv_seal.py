@@ -1,9 +1,9 @@
 """BFV for the owners of keys and values: key generation, encryption and decryption by SEAL.
 
-No other module imports tenseal. Between SEAL and our wire format (see `bfv`) are SEAL's streams: a
-16-byte header, parms_id, flags, sizes and the coefficients, zstd-compressed if SEAL writes them and
-plain if we do. tenseal reads and writes streams only as files, so they pass through an anonymous
-file in memory. `bfv` checks the length and range of everything from outside before SEAL reads it.
+No other module imports tenseal. Our wire format (see `bfv`) has coefficients alone. tenseal gives
+them one by one, and takes an object in as SEAL's stream alone: a 16-byte header, parms_id, flags,
+sizes and the coefficients. It reads streams only from files, so they pass through an anonymous file
+in memory. `bfv` checks the length and range of everything from outside before SEAL reads it.
 """
 
 from __future__ import annotations
@@ -48,16 +48,12 @@ from secureps.errors import InternalError, Malformed
 from secureps.extras import from_extras
 
 with from_extras():
-    import zstandard
     from tenseal import sealapi
 
 _MAGIC = 0xA15E
 _HEADER = struct.Struct("<HBBBBHQ")
 """SEALHeader: magic, header size, version major and minor, compression, reserved, size."""
 _NO_COMPRESSION = 0
-_ZSTD = 2
-_MAX_STREAM = 1 << 20
-"""Longer than any stream of SEAL's at these parameters."""
 
 
 class _Ring:
@@ -105,21 +101,6 @@ class _Ring:
         size = _HEADER.size
         return _HEADER.pack(_MAGIC, size, *self._version, _NO_COMPRESSION, 0, size + length)
 
-    def save(self, source: Any, prefix: bytes) -> bytes:
-        """Serializes a SEAL object and returns the coefficients after `prefix`."""
-        with self._lock:
-            source.save(self._path)
-            stream = os.pread(self._file, _MAX_STREAM, 0)
-        magic, _, _, _, compression, _, size = _HEADER.unpack_from(stream)
-        body = stream[_HEADER.size : size]
-        if magic == _MAGIC and compression == _ZSTD:
-            body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
-        elif magic != _MAGIC or compression != _NO_COMPRESSION:
-            raise InternalError("tenseal wrote a stream that is not SEAL's format with zstd")
-        if not body.startswith(prefix):
-            raise InternalError("tenseal's SEAL lays out its objects in a way we do not know")
-        return body[len(prefix) :]
-
     def load(self, target: Any, prefix: bytes, coefficients: bytes | memoryview) -> Any:
         """Loads a SEAL object from coefficients."""
         body = prefix + coefficients
@@ -130,14 +111,22 @@ class _Ring:
         return target
 
 
+def read_coefficients(source: Any, polynomials: int) -> bytes:
+    """Returns the coefficients of a SEAL object's polynomials, uint64 little-endian."""
+    count = polynomials * DEGREE
+    return np.fromiter(map(source.__getitem__, range(count)), "<u8", count).tobytes()
+
+
 def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
     """Generates a key pair from the operating system's randomness; it serves every capacity."""
     ring = _Ring(plain_modulus(1))  # keys are modulo q p, and independent of the plain modulus
     keys = sealapi.KeyGenerator(ring.context)
-    public = sealapi.PublicKey()
+    secret, public = keys.secret_key(), sealapi.PublicKey()  # `data` does not keep them alive
     keys.create_public_key(public)
-    secret = ring.save(keys.secret_key(), ring.secret)
-    return BfvSecretKey(secret), BfvPublicKey(ring.save(public, ring.public))
+    return (
+        BfvSecretKey(read_coefficients(secret.data(), 2)),
+        BfvPublicKey(read_coefficients(public.data(), 4)),
+    )
 
 
 class BfvSealer(Sealer):
@@ -159,7 +148,7 @@ class BfvSealer(Sealer):
             ciphertext = sealapi.Ciphertext(self._ring.context)
             self._encoder.encode(pack(values, self._base).tolist(), plaintext)  # pads with zeros
             self._encryptor.encrypt(plaintext, ciphertext)
-            return self._ring.save(ciphertext, self._ring.ciphertext)
+            return read_coefficients(ciphertext, 2)
 
         return (partial(encrypted, first) for first in range(0, slots, VALUES_PER_CIPHERTEXT))
 

@@ -220,9 +220,9 @@ class Scale(NamedTuple):
         base: B.
         together: how many digits fit into an integer below MOST_BASE, at least 1.
         digits: uint32 (primes, 2, d): Delta B^k modulo every prime, and its companion.
-        places: uint64 (d + 1, words): Delta B^k and, last, floor(Delta / 2), in limbs of 64 bits,
-            lowest first.
-        modulus: uint64 (words,): q, in limbs.
+        places: uint64 (d + 1, limbs): Delta B^k and, last, floor(Delta / 2), in limbs of 64 bits,
+            lowest first; one limb for each word, and two at least.
+        modulus: uint64 (limbs,): q.
     """
 
     base: np.uint64
@@ -259,7 +259,7 @@ def scale(encoding: Encoding) -> Scale:
     together = 1
     while encoding.base ** (together + 1) < MOST_BASE:
         together += 1
-    count = len(encoding.ring.words)
+    count = max(2, len(encoding.ring.words))
     return Scale(
         base=np.uint64(encoding.base),
         together=together,

@@ -139,13 +139,6 @@ def _unpack(packed: U64) -> Iterator[tuple[int, U64]]:
         yield start, words
 
 
-def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    quotients = (sums.astype(np.float64) * (1.0 / np.float64(modulus))).astype(_u64)
-    rests = sums - quotients * modulus
-    rests = np.minimum(rests, rests + modulus)  # if the quotient was one too large, it wrapped
-    np.minimum(rests, rests - modulus, out=sums)
-
-
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     for index, (prime, whole) in enumerate(primes):
         limit, size = np.uint32(whole * prime), out.shape[2]
@@ -160,25 +153,7 @@ def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
 _SIGN = _u64(63)
 
 
-def open_narrow(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
-) -> tuple[float, bool]:
-    first, second = _remove_key(words, a, key, ring)
-    low, high = ring.primes[0, 0], ring.primes[1, 0]
-    inverse, inverse2 = ring.garner[0]
-    delta, half = scale.places[0, 0], scale.places[-1, 0]
-    apart = once(second + high - first, high)
-    upper = once(shoup(apart, inverse, inverse2, high), high)
-    value = np.multiply(upper, low, dtype=_u64) + first + half
-    messages, rests = _divide(np.minimum(value, value - scale.modulus[0]), delta)
-    squares = np.square((rests - half).view(np.int64).astype(np.float64)).sum()
-    for part in range(out.shape[1]):
-        messages, digit = _divide(messages, scale.base)
-        out[:, part] = digit.view(np.int64)
-    return float(squares), not messages.any()
-
-
-def open_wide(
+def open_elements(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
     """Decodes in Python's integers, because no type of NumPy's is wide enough."""

@@ -114,7 +114,7 @@ class RlweAdder(Adder):
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         for words, modulus in self._rows(sums, self._degree):
-            rlwe_kernels.reduce_words(words, np.uint64(modulus))
+            words %= np.uint64(modulus)
 
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int
@@ -271,13 +271,11 @@ class RlweOpener(Opener):
         enc, degree = self._encoding, self._encoding.ring.degree
         elements, together = enc.elements(slots), TOGETHER // degree
         words = _read_words(total).reshape(elements, len(enc.ring.words), degree)
-        narrow = len(enc.ring.words) == 1
-        open_elements = rlwe_kernels.open_narrow if narrow else rlwe_kernels.open_wide
         out = np.empty((min(together, elements), enc.digits, degree), np.int64)
         squares, sound = 0.0, True
         for first in range(0, elements, together):
             count = min(together, elements - first)
-            found, whole = open_elements(
+            found, whole = rlwe_kernels.open_elements(
                 words[first : first + count],
                 self._public.derive(block * self._elements + first, count),
                 self._key,

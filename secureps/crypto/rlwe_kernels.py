@@ -70,6 +70,7 @@ def binomial(words: U32, out: I32) -> None:
 
 
 @fall_back_to(numpy_kernels.transform_small)
+@kernel
 def transform_small(small: I32, ring: Constants, out: U32) -> None:
     """Transforms small integers modulo every prime, and finds their companions.
 
@@ -80,12 +81,7 @@ def transform_small(small: I32, ring: Constants, out: U32) -> None:
         small: int32 (N,), below every prime in size.
         out: uint32 (primes, 2, N).
     """
-    _transform_small(small, ring, np.empty((2, small.size), np.uint32), out)
-
-
-@kernel
-def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
-    """Overwrites `work`, uint32 (2, N)."""
+    work = np.empty((2, small.size), np.uint32)
     for index in range(ring.inverses.size):
         p, whole, inverse = ring.primes[index, 0], ring.primes[index, 1], ring.inverses[index]
         first, made, value_row, companion_row = work[0], work[1], out[index, 0], out[index, 1]
@@ -105,6 +101,7 @@ def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
 
 
 @fall_back_to(numpy_kernels.seal_elements)
+@kernel
 def seal_elements(
     values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
 ) -> None:
@@ -118,25 +115,8 @@ def seal_elements(
         digits: uint32 (primes, 2, d): Delta B^k modulo the prime, and its companion.
         out: uint64 (count, words, N).
     """
-    size = values.shape[2]
-    spoilt = np.empty(size, np.int32), np.empty((3, size), np.uint32)
-    _seal_elements(values, a, noise, key, digits, ring, *spoilt, out)
-
-
-@kernel
-def _seal_elements(
-    values: U32,
-    a: U32,
-    noise: U32,
-    key: U32,
-    digits: U32,
-    ring: Constants,
-    small: I32,
-    work: U32,
-    out: U64,
-) -> None:
-    """Overwrites `small`, int32 (N,), and `work`, uint32 (3, N)."""
     count, parts, size = values.shape
+    small, work = np.empty(size, np.int32), np.empty((3, size), np.uint32)
     coefficients = work[2]
     for element in range(count):
         _binomial(noise[element], small)
@@ -170,16 +150,10 @@ def _seal_elements(
                 row_out[k] = _u64(lower[k]) + _u64(low) * _u64(quotient)
 
 
-TRIED = 16
-"""Words that are tried together; a window has whole groups of them."""
-
-
 @fall_back_to(numpy_kernels.reduce_accepted)
 @kernel
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     """Fills `out` with words below the limit, modulo their primes; False if a window runs out.
-
-    TRIED words are taken at once if all are below the limit, as most are.
 
     Args:
         windows: uint32 (count, primes, words).
@@ -187,30 +161,19 @@ def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
         out: uint32 (count, primes, N).
     """
     size, end = out.shape[2], windows.shape[2]
-    spare = np.empty(end, np.uint32)
+    accepted = np.empty(end, np.uint32)
     for element in range(windows.shape[0]):
         for index in range(primes.shape[0]):
             prime, whole = primes[index, 0], primes[index, 1]
-            limit = np.uint32(whole * prime)
+            limit, taken = np.uint32(whole * prime), np.int64(0)
             window, row = windows[element, index], out[element, index]
             for k in range(end):
-                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
-            taken = 0
-            for at in range(0, end, TRIED):
-                most = np.uint32(0)
-                for k in range(TRIED):
-                    most = max(most, window[at + k])
-                if most < limit and taken + TRIED <= size:
-                    for k in range(TRIED):
-                        row[taken + k] = spare[at + k]
-                    taken += TRIED
-                else:
-                    for k in range(at, at + TRIED):
-                        if window[k] < limit and taken < size:
-                            row[taken] = spare[k]
-                            taken += 1
+                accepted[taken] = window[k]  # overwritten by the next one if it is not
+                taken += np.int64(window[k] < limit)
             if taken < size:
                 return False
+            for k in range(size):
+                row[k] = once(shoup(accepted[k], np.uint32(1), whole, prime), prime)
     return True
 
 
@@ -260,31 +223,16 @@ def greatest_word(packed: U64) -> np.uint64:
     return _u64(most.max())
 
 
-@fall_back_to(numpy_kernels.reduce_words)
-@kernel
-def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    """Reduces sums below 2^64 modulo Q, in place.
-
-    The estimate of floor(sum / Q) in float64 is off by at most one, since the quotient is below
-    2^12.
-    """
-    inverse = 1.0 / np.float64(modulus)
-    for k in range(sums.size):
-        rest = sums[k] - _u64(np.float64(sums[k]) * inverse) * modulus
-        rest = min(rest, rest + modulus)  # if the quotient was one too large, rest wrapped around
-        sums[k] = min(rest, rest - modulus)
-
-
 SOME = 512
 """Coefficients of several limbs processed at a time, so that they stay in the cache."""
 
 
-@fall_back_to(numpy_kernels.open_narrow)
+@fall_back_to(numpy_kernels.open_elements)
 @kernel
-def open_narrow(
+def open_elements(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """Opens `count` elements of a ring with one word.
+    """Opens `count` elements.
 
     Args:
         words: uint64 (count, words, N), below their word moduli.
@@ -295,63 +243,12 @@ def open_narrow(
         the sum of E^2, and whether every message was below B^d.
     """
     count, primes, size = a.shape
-    work, messages = np.empty((primes + 1, size), np.uint32), np.empty(size, np.uint64)
-    rests = np.empty(size, np.uint64)
-    total, beyond = 0.0, _u64(0)
-    for element in range(count):
-        remove_key(words[element], a[element], key, ring, work)
-        decode_narrow(work, ring, scale, messages, rests)
-        total += squared_errors(rests, scale.places[out.shape[1], 0])
-        by_base = 1.0 / np.float64(scale.base)
-        for part in range(out.shape[1]):
-            row = out[element, part]
-            for k in range(row.size):
-                messages[k], digit = divide(messages[k], scale.base, by_base)
-                row[k] = np.int64(digit)
-        for k in range(messages.size):
-            beyond |= messages[k]
-    return total, beyond == _u64(0)
-
-
-@kernel
-def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, rests: U64) -> None:
-    """Computes M and E + Delta / 2 of one element, both uint64 (N,)."""
-    low, high = ring.primes[0, 0], ring.primes[1, 0]
-    inverse, inverse2 = ring.garner[0, 0], ring.garner[0, 1]
-    modulus, delta = scale.modulus[0], scale.places[0, 0]
-    half, by_delta = delta >> _ONE, 1.0 / np.float64(delta)
-    first, second = residues[0], residues[1]
-    for k in range(messages.size):
-        apart = once(_u32(_u32(second[k] + high) - first[k]), high)
-        upper = once(shoup(apart, inverse, inverse2, high), high)
-        value = _u64(_u64(first[k]) + _u64(low) * _u64(upper) + half)
-        messages[k], rests[k] = divide(min(value, _u64(value - modulus)), delta, by_delta)
-
-
-@kernel
-def squared_errors(rests: U64, half: np.uint64) -> float:
-    """Sums (rest - half)^2, in four sums that do not wait for one another."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for k in range(0, rests.size, 4):
-        a += np.float64(np.int64(rests[k] - half)) ** 2
-        b += np.float64(np.int64(rests[k + 1] - half)) ** 2
-        c += np.float64(np.int64(rests[k + 2] - half)) ** 2
-        d += np.float64(np.int64(rests[k + 3] - half)) ** 2
-    return (a + b) + (c + d)
-
-
-@fall_back_to(numpy_kernels.open_wide)
-@kernel
-def open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
-) -> tuple[float, bool]:
-    """Opens elements of a ring with several words; otherwise like `open_narrow`."""
-    count, primes, size = a.shape
-    work, room = np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
+    work = np.empty((primes + 1, size), np.uint32)
+    rows = np.empty((scale.modulus.size + 3, SOME), np.uint64)
     total, sound = 0.0, True
     for element in range(count):
         remove_key(words[element], a[element], key, ring, work)
-        squares, whole = decode_wide(work, ring, scale, room[0], out[element])
+        squares, whole = decode(work, ring, scale, rows, out[element])
         total += squares
         sound &= whole
     return total, sound
@@ -406,10 +303,8 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 
 
 @kernel
-def decode_wide(
-    residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
-) -> tuple[float, bool]:
-    """Decodes the digits of one element of a ring with several words; returns as `open_narrow`.
+def decode(residues: U32, ring: Constants, scale: Scale, rows: U64, out: I64) -> tuple[float, bool]:
+    """Decodes the digits of one element; returns as `open_elements`.
 
     It works on SOME coefficients at a time, in limbs of 64 bits, lowest first. It finds as many
     digits at once as an estimate in float64 allows, upper ones first. The estimate is right or one
@@ -417,17 +312,16 @@ def decode_wide(
 
     Args:
         residues: uint32 (primes + 1, N); the last row is scratch.
-        room: uint64 (2, N), scratch.
+        rows: uint64 (limbs + 3, SOME), scratch.
         out: int64 (d, N).
     """
     limbs, digits, delta = scale.modulus.size, out.shape[0], scale.places[0]
-    rows = room.reshape(-1, SOME)
     value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
     by_base, total, beyond = 1.0 / np.float64(scale.base), 0.0, _u64(0)
     ones[:] = _ONE
     for start in range(0, out.shape[1], SOME):
         here = out[:, start : start + SOME]
-        compose_wide(residues[:, start : start + SOME], ring, scale, rows)
+        compose(residues[:, start : start + SOME], ring, scale, rows)
         end = digits
         while end > 0:
             end = (end - 1) // scale.together * scale.together
@@ -460,15 +354,14 @@ def decode_wide(
 
 
 @kernel
-def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
+def compose(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
     """Computes v + Delta / 2 modulo q by Garner's formula, in the first of the rows, one limb each.
 
     v = m0 + p0 (m1 + p1 (m2 + ...)), with one mixed digit per prime, two of a word at a time.
 
     Args:
         residues: uint32 (primes + 1, SOME); they become mixed digits.
-        rows: uint64 (limbs + 3 or more, SOME); of the first limbs + 3, the last has ones and the
-            two before it are scratch.
+        rows: uint64 (limbs + 3, SOME); the last has ones, and the two before it are scratch.
     """
     count, limbs, at = ring.inverses.size, scale.modulus.size, 0
     value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]

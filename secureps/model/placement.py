@@ -46,13 +46,7 @@ def place(key: str, nodes: Mapping[str, float]) -> str:
 def place_groups(
     sizes: Mapping[str, int], nodes: Mapping[str, float], copies: int
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Places all copies of every block of all groups.
-
-    A copy goes to the best node by `place` that is not full. A node is full once it has its
-    weight's share of a group's first copies, rounded up; or of all groups' first copies, because
-    row-blocks are groups of one block, whose own share bounds nothing. The same holds for second
-    copies, and so on. A full node gets a copy only if all other nodes have the block already.
-    Reference: Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
+    """Places all copies of every block of all groups, first copies before second ones.
 
     Args:
         sizes: the number of blocks of each group, in the order of placing.
@@ -64,19 +58,10 @@ def place_groups(
     _demand_weights(nodes)
     if len(nodes) < copies:
         raise PlanRefused(f"{copies} copies of every block lie on as many shards, not {len(nodes)}")
-    shared = [_room(sum(sizes.values()), nodes) for _ in range(copies)]
-    placed: dict[str, list[tuple[str, ...]]] = {}
-    for group, blocks in sizes.items():
-        held: list[tuple[str, ...]] = [()] * blocks
-        for left in shared:
-            room = _room(blocks, nodes)
-            for block, taken in enumerate(held):
-                node = _best(f"{group}/{block}", taken, nodes, (room, left))
-                held[block] = (*taken, node)
-                room[node] -= 1
-                left[node] -= 1
-        placed[group] = held
-    return placed
+    held: dict[str, list[tuple[str, ...]]] = {name: [()] * size for name, size in sizes.items()}
+    for copy in range(copies):
+        held = move_copies(held, nodes, copy + 1)
+    return held
 
 
 def _room(blocks: int, nodes: Mapping[str, float]) -> dict[str, int]:
@@ -93,7 +78,12 @@ def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
 def _best(
     key: str, taken: Sequence[str], nodes: Mapping[str, float], rooms: Sequence[Mapping[str, int]]
 ) -> str:
-    """Returns the best node for one more copy of a block; a full node only if all are full."""
+    """Returns the best node by `place` for one more copy of a block; a full node only if all are.
+
+    A node is full once it has its weight's share of a group's copies, rounded up; or of all
+    groups' copies, because row-blocks are groups of one block, whose own share bounds nothing.
+    Reference: Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
+    """
     free = {node: weight for node, weight in nodes.items() if node not in taken}
     for room in rooms:
         free = {node: weight for node, weight in free.items() if room[node] > 0} or free

@@ -6,15 +6,13 @@ releases, whose unit is a client whose updates are replaced by zeros. The two ca
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from types import ModuleType
-from typing import Any
+from importlib.util import find_spec, module_from_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,58 +21,30 @@ from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
 
-PLD_ALONE = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
-"""Modules that only the pld accountant of dp_accounting needs; importing them takes a second."""
-
-
-class _LaterName:
-    """A name whose module is imported when the name is used."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
-
-    def _import(self) -> Any:
-        return getattr(importlib.import_module(self._module), self._name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._import(), name)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._import()(*arguments, **options)
-
-
-class _Later(ModuleType):
-    """Stands in for a module until one of its names is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system looks for these
-            raise AttributeError(name)
-        return _LaterName(self.__name__, name)
-
 
 @contextmanager
-def _postpone_imports(names: Iterable[str]) -> Iterator[None]:
-    """Has imports inside this context get stand-ins for these modules, unless already loaded."""
-    stand_ins = {name: _Later(name) for name in names if name not in sys.modules}
-    sys.modules.update(stand_ins)
+def _without_init(name: str) -> Iterator[None]:
+    """Has imports inside this context load modules of a package, but not the package itself."""
+    spec = None if name in sys.modules else find_spec(name)
+    if spec is not None:
+        sys.modules[name] = module_from_spec(spec)
     try:
         yield
     finally:
-        for name, stand_in in stand_ins.items():
-            if sys.modules.get(name) is stand_in:
-                del sys.modules[name]
+        if spec is not None:
+            del sys.modules[name]
 
 
 try:
-    with _postpone_imports(PLD_ALONE):
-        import dp_accounting
-        from dp_accounting import rdp
+    # The package imports its pld accountant, and with it scipy.stats, which takes a second.
+    with _without_init("dp_accounting"):
+        from dp_accounting import dp_event, privacy_accountant, rdp
 except ModuleNotFoundError as error:  # a small installation, for plans without privacy
     raise ConfigError(
         f"{error.name} is not installed, and epsilon is counted with it: pip install dp-accounting"
     ) from None
 
-_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+_RELATION = privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 WHOLE = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders for high sampling rates. Any choice gives a bound; whole orders have a closed form
@@ -137,8 +107,8 @@ def _sampled_gaussian(
     This takes milliseconds and is cached, because every version of a run asks for the same step.
     """
     spent = rdp.RdpAccountant(WHOLE if whole else None, _RELATION)
-    gaussian = dp_accounting.GaussianDpEvent(noise)
-    spent.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
+    gaussian = dp_event.GaussianDpEvent(noise)
+    spent.compose(dp_event.PoissonSampledDpEvent(rate, gaussian))
     if not whole:
         return spent.orders, spent.rdp
     between = np.array(FRACTIONAL)

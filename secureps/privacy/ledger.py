@@ -101,11 +101,8 @@ class Ledger:
         """Adds a fact, unless it is on record; raises as `is_new`."""
         if self.is_new(fact):
             self._known[_key(fact)] = fact
-            self._count(fact, 1)
-
-    def _count(self, fact: Fact, times: int) -> None:
-        tally = self._tallies.setdefault(fact.party, Counter())
-        tally[replace(fact, version=0, step=0)] += times
+            tally = self._tallies.setdefault(fact.party, Counter())
+            tally[replace(fact, version=0, step=0)] += 1
 
     def packed(self) -> Any:
         """Returns all facts in order as plain values; facts that differ by version share one."""
@@ -118,20 +115,11 @@ class Ledger:
     def unpacked(cls, plain: Any) -> Ledger:
         """Restores a ledger from `packed`; Malformed if a fact's numbers are out of range."""
         alike, places, versions = plain
-        makes = []
-        for charge, party, group, *rest in alike:
-            kind = Charge if charge else Release
-            demand_sound(kind(party, group, 0, *rest))
-            makes.append((kind, party, group, rest))
-        ledger = cls()
-        for place, version in zip(places, versions, strict=True):
-            kind, party, group, rest = makes[place]
-            fact = kind(party, group, version, *rest)
-            ledger._known[_key(fact)] = fact
-        for place, times in Counter(places).items():
-            kind, party, group, rest = makes[place]
-            ledger._count(kind(party, group, 0, *rest), times)
-        return ledger
+        pairs = ((alike[place], version) for place, version in zip(places, versions, strict=True))
+        return cls(
+            (Charge if charge else Release)(party, group, version, *rest)
+            for (charge, party, group, *rest), version in pairs
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self.facts == other.facts

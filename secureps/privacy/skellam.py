@@ -6,33 +6,45 @@ and Liu 2021). v is the exact rational value of a float.
 
 **The sampler** inverts the distribution. It reads a uniform U in [0, 1) bit by bit; |X| is the k
 with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. It looks up 62 bits of U in a
-table whose entries are proven to within `slack` 2^-62. If they do not decide, it reads more words,
-and compares them with more precise probabilities. So for uniform words the distribution is exact,
+table whose entries are proven to within 3 2^-62. If they do not decide, it reads more words, and
+compares them with more precise probabilities. So for uniform words the distribution is exact,
 and no float decides anything.
 
 Limitations: table look-ups and further reads depend on the noise, which is secret, so an observer
 of this machine's caches and timing may learn about it. The words of a stream cipher are uniform
 only to somebody who cannot break the cipher.
 
-**Probabilities** P(|X| <= k) are integers of any precision. E exp(i t X) = exp(v (cos t - 1)). For
-an odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity is the law
+**The table** has every P(|X| <= k), by Miller's backward recurrence
+
+    P(X = k - 1) = P(X = k + 1) + (2 k / v) P(X = k)
+
+which begins with two ones at N and N + 1, beyond which next to nothing lies, and is divided by its
+sum (Abramowitz and Stegun 9.6.26 and 9.12). All its numbers are positive, so relative errors of
+rounding add up and do not grow. The wrong start dies out. Let r_k be what is computed, divided by
+P_k = P(X = k), with r_N = 1. Then r_(k-1) = w r_(k+1) + (1 - w) r_k with w = P_(k+1) / P_(k-1): r
+goes to and fro above 1 in steps that shrink by w, and r_0 is less than the step P_N^2 / (P_k
+P_(k-1)) away from r_k. Times P_k, and added up from 1 to N, that is at most N P_N.
+
+**A single** P(|X| <= k) is an integer of any precision. E exp(i t X) = exp(v (cos t - 1)). For an
+odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity is the law
 folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman 2014):
 
     (2k + 1) / m + sum_l g_l sin((2k + 1) pi l / m)  =  sum_i P(|X - i m| <= k)
     g_l = (2 / m) exp(-2 v sin^2(pi l / m)) / sin(pi l / m),    l = 1 .. (m - 1) / 2
 
 However large v is, only a few dozen terms of the left side count, each at most 1 / l, and the right
-side is too large only by a tail. So every error has a known bound.
+side is too large only by a tail.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +54,14 @@ from secureps.privacy.mechanism import Words
 
 LEAST_VARIANCE = 2.0**-20
 MOST_VARIANCE = 2.0**34
-"""At this variance the table has 1.3 million entries (10 MiB) and takes 0.3 s to make."""
+"""At this variance the table has 1.5 million entries (12 MiB) and takes a second to make."""
 
+TABLE_BITS = 62
+"""Bits of U that the table decides by."""
+_SLACK = 3
+"""The largest difference of 2^62 P and its bound in the table."""
+_SPARE = 28
+"""Further bits of the recurrence behind the table."""
 TAIL_BITS = 192
 """The precision of `tail` in bits: 2^-192 < 2e-58."""
 
@@ -74,25 +92,8 @@ def tail(variance: float, k: int) -> Fraction:
     whole = 1 << TAIL_BITS
     if k + 1 >= beyond(variance, TAIL_BITS):
         return Fraction(1, whole)
-    outer = whole - Series(variance, k, TAIL_BITS).inner(k) + 1
+    outer = whole - within(variance, k, TAIL_BITS) + 1
     return Fraction(min(max(outer, 1), whole), whole)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Lower bounds of 2^62 P(|X| <= k), with a sentinel at either end.
-
-    Args:
-        bounds: int64 (n + 2,): -slack, then the bounds for k = 0 .. n - 1, then 2^62.
-        slack: the largest difference of 2^62 P and its bound.
-        guide: int32 (2^g,): the least |X| that is possible after the first g bits of U.
-        shift: 62 - g.
-    """
-
-    bounds: NDArray[np.int64]
-    slack: int
-    guide: NDArray[np.int32]
-    shift: int
 
 
 @dataclass(frozen=True)
@@ -145,55 +146,38 @@ class Skellam:
         return values
 
     @cached_property
-    def table(self) -> Table:
-        reach = beyond(self.variance, TABLE_BITS - 2)
-        lower, slack = Series(self.variance, reach, TABLE_BITS + 18).table(reach)
-        # P beyond the table is less than 4 / 2^62, so a U there, within slack + 4 of the last
-        # entry, counts as undecided.
-        slack += 4
-        bounds = np.concatenate([[-slack], lower, [1 << TABLE_BITS]])
-        depth = min(max(8, (2 * reach).bit_length()), 21)
-        shift = TABLE_BITS - depth
-        # For each of 2^depth cells, count the bounds that do not exceed its start.
-        cells = -(-lower >> shift)
-        guide = np.cumsum(np.bincount(cells, minlength=1 << depth)[: 1 << depth], dtype=np.int32)
-        return Table(bounds, slack, guide, shift)
+    def table(self) -> NDArray[np.int64]:
+        """Lower bounds of 2^62 P(|X| < k) for k = 0, 1, ..., each at most 3 too low.
+
+        The last one is 2^62 - 1, so that a U beyond the table is undecided.
+        """
+        return np.concatenate([[-_SLACK], all_within(self.variance) - 1])
 
     def _look_up(self, held: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns signed values for pairs of words, and the places where the table is undecided."""
-        table = self.table
         pairs = held.astype("<u4", copy=False).view("<u8")
         u = (pairs >> np.uint64(2)).astype(np.int64)
-        upper = table.bounds[1:]
-        size = table.guide[u >> table.shift].astype(np.int64)
-        # The guide is right or 1 too low for nearly all; search for the rest, in the far tail.
-        late = np.flatnonzero(upper[size] <= u)
-        if late.size:
-            size[late] += 1
-            late = late[upper[size[late]] <= u[late]]
-            size[late] = np.searchsorted(upper, u[late], side="right")
-        undecided = np.flatnonzero(u - table.bounds[size] < table.slack)
+        size = np.searchsorted(self.table[1:], u, side="right")
+        undecided = np.flatnonzero(u - self.table[size] < _SLACK)
         negative = (pairs & np.uint64(1)).astype(np.int64)
         return (size ^ -negative) + negative, undecided
 
     def _decide_size(self, u: int, more: Callable[[], int]) -> int:
         """Finds |X| for a U that begins with the 62 bits `u`, and reads more if necessary."""
-        table, bits = self.table, TABLE_BITS
-        lower = table.bounds[1:-1]
-        # low < |X| <= high; high is None beyond the table.
-        low = int(np.searchsorted(lower, u - table.slack, side="right")) - 1
-        high: int | None = int(np.searchsorted(lower, u, side="right"))
+        lower, bits = self.table[1:], TABLE_BITS
+        # low < |X| <= high
+        low = int(np.searchsorted(lower, u - _SLACK, side="right")) - 1
+        high = int(np.searchsorted(lower, u, side="right"))
         if high == lower.size:
-            high = None
-        span = 1
-        while high is None or high - low > 1:
-            k = low + span if high is None else (low + high) // 2
+            high = beyond(self.variance, 2 * _MOST_BITS)
+        while high - low > 1:
+            k = (low + high) // 2
             # Compare P(|X| <= k), known within 2^-(bits + 16), with [u, u + 1) 2^-bits.
-            inner = Series(self.variance, k, bits + 16).inner(k)
+            inner = within(self.variance, k, bits + 16)
             if (u + 1) << 16 <= inner - 1:
                 high = k
             elif u << 16 >= inner + 1:
-                low, span = k, 2 * span
+                low = k
             else:
                 if bits > _MOST_BITS:
                     raise InternalError(f"{bits} random bits did not decide: they are not random")
@@ -201,20 +185,13 @@ class Skellam:
         return high
 
 
-# --- series ------------------------------------------------------------------------
+# --- probabilities -----------------------------------------------------------------
 
 
 _LN2 = Fraction(6932, 10_000)
 """A little above the natural logarithm of 2."""
 _COSH1 = Fraction(5431, 10_000)
 """A little above cosh(1) - 1."""
-
-TABLE_BITS = 62
-"""Fractional bits of `Series.table`."""
-_LIMB = 22
-"""Bits of a limb; a factor of the table's products has three limbs."""
-_MOST_PRODUCTS = 256
-"""The most products in a sum: there are below 200 for every variance, and 500 would reach 2^53."""
 
 
 def beyond(variance: float, bits: int) -> int:
@@ -228,191 +205,76 @@ def beyond(variance: float, bits: int) -> int:
     return math.ceil((nats + _COSH1 * Fraction(variance) * c * c) / c)
 
 
-class Series:
-    """Computes P(|X| <= k) for any k up to `reach`, within 2^-bits.
+def all_within(variance: float) -> NDArray[np.int64]:
+    """Computes x_k with x_k - 1 < 2^62 P(|X| <= k) < x_k + 2, int64, not decreasing, up to 2^62.
 
-    There are three errors, in units of 2^-bits. The tail that is folded in is at most
-    P(|X| >= m - k) <= 1/4. The terms left out, from the first with phi_l < 2^-(bits + 2) / m on,
-    are at most phi_l / l each, and together below 1/8. Fixed point has, in units of 2^-work, errors
-    of 5 m in points of the circle, hence 20 v m + 2 in 2 v sin^2 and its exponential, hence 20 v m
-    + 3 m^2 + 3 in g_l (because sin >= 2 l / m), and m (10 v m + 2 m^2 + 3 m + 4) in the sum of at
-    most m / 2 products, which 16 guard bits make less than 1/8.
-
-    Args:
-        variance: v > 0, the exact value of the float.
-        reach: the largest k, at least 0.
-        bits: the precision, at least 1.
+    For every variance N is below 2^21. By the module's docstring the wrong start and the tail
+    beyond N change a probability by at most 4 N P_N + P(|X| > N) < 2^-67, and rounding changes it
+    by less than N 2^-90 of itself.
     """
+    v, start = Fraction(variance), beyond(variance, TABLE_BITS + _SPARE)
+    factor = 2 * v.denominator
+    above = here = 1 << (TABLE_BITS + _SPARE)
+    law = [here]
+    for k in range(start, 0, -1):
+        above, here = here, above + factor * k * here // v.numerator
+        law.append(here)
+    middle = law.pop()
+    sums = list(itertools.accumulate((2 * each for each in reversed(law)), initial=middle))
+    return np.array([(each << TABLE_BITS) // sums[-1] for each in sums])
 
-    __slots__ = ("_weights", "_work", "bits", "modulus", "variance")
 
-    def __init__(self, variance: float, reach: int, bits: int) -> None:
-        v = Fraction(variance)
-        m = (reach + beyond(variance, bits + 2)) | 1
-        work = bits + 16 + math.ceil(v).bit_length() + 3 * m.bit_length()
-        self.variance, self.bits, self.modulus, self._work = variance, bits, m, work
-        least = 1 << (work - bits - 2 - m.bit_length())
-        weights: list[int] = []
-        unit = point = _circle(1, m, work)
+def within(variance: float, k: int, bits: int) -> int:
+    """Computes an integer within 1 of 2^bits P(|X| <= k), k >= 0.
+
+    There are three errors besides the last rounding, in units of 2^-bits. The tail that is folded
+    in is at most P(|X| >= m - k) <= 1/4. The terms left out, from the first with phi_l <
+    2^-(bits + 2) / m on, are at most phi_l / l each, and together below 1/8. If u is the relative
+    precision of the decimals, points of the circle are wrong by some m u, hence 2 v sin^2 and its
+    exponential by some v m u, and the sum of m / 2 terms, each at most 1, by some v m^2 u: five
+    spare digits make that less than 1/8.
+    """
+    m = (k + beyond(variance, bits + 2)) | 1
+    needed = bits + math.ceil(variance).bit_length() + 2 * m.bit_length()
+    with localcontext(prec=needed // 3 + 5):  # a digit is more than three bits
+        v, turn = Decimal(variance), _pi() / m
+        least = Decimal(1) / (m << (bits + 2))
+        total = Decimal(2 * k + 1) / m
+        units = _circle(turn), _circle((2 * k + 1) * turn)
+        near, far = units
         for _ in range(m // 2):
-            sine = point[1]
-            phi = _decay((2 * v.numerator * sine * sine // v.denominator) >> work, work)
+            phi = (-2 * v * near[1] * near[1]).exp()
             if phi < least:
                 break
-            weights.append((phi << (work + 1)) // (m * sine))
-            point = _multiply(point, unit, work)
-        self._weights = weights
-
-    def inner(self, k: int) -> int:
-        """Computes an integer within 1 of 2^bits P(|X| <= k), for 0 <= k <= reach."""
-        m, work = self.modulus, self._work
-        unit = point = _circle((2 * k + 1) % (2 * m), m, work)
-        total = ((2 * k + 1) << work) // m
-        for weight in self._weights:
-            total += (weight * point[1]) >> work
-            point = _multiply(point, unit, work)
-        spare = work - self.bits
-        return (total + (1 << (spare - 1))) >> spare
-
-    def table(self, length: int) -> tuple[NDArray[np.int64], int]:
-        """Computes lower bounds of 2^62 P(|X| <= k) for all k < length.
-
-        With k = a B + b, the addition theorem makes the series a matrix product: sin((2 a B + 1) t
-        + 2 b t) is a row of sines and cosines times a column of them, and (2 k + 1) / m likewise.
-        Every factor is rounded to 66 bits and split into three signed limbs of 22 bits. A float64
-        matrix multiplication adds up their products. It is exact in any order of summation, because
-        these are integers and no partial sum reaches 2^53. The three smallest of the nine products
-        of limbs are left out.
-
-        For R products in a sum the errors in units of 2^-62 are R / 8 by rounding, R / 16 by
-        products left out, and 2 by the last shifts. R, which is more, is subtracted.
-
-        Returns:
-            lower: int64 (length,), not decreasing, with lower <= 2^62 P <= lower + slack.
-            slack: the largest error of a bound.
-        """
-        m, work = self.modulus, self._work
-        width = math.isqrt(length - 1) + 1
-        height = -(-length // width)
-        orders = range(1, len(self._weights) + 1)
-
-        def circle(n: int) -> _Points:
-            points = [_circle(n * order % (2 * m), m, work) for order in orders]
-            return _objects([c for c, _ in points]), _objects([s for _, s in points])
-
-        weights = _objects(self._weights)
-        first = circle(1)
-        start = ((weights * first[0]) >> work, (weights * first[1]) >> work)
-        row_cos, row_sin = _progression(start, circle(2 * width), height, work)
-        one, zero = weights * 0 + (1 << work), weights * 0
-        column_cos, column_sin = _progression((one, zero), circle(2), width, work)
-        ones = np.full(max(height, width), 1 << work, dtype=object)
-        row_part = _objects([((2 * a * width + 1) << work) // m for a in range(height)])
-        column_part = _objects([(2 * b << work) // m for b in range(width)])
-        rows = np.column_stack([row_sin, row_cos, row_part, ones[:height]])
-        columns = np.column_stack([column_cos, column_sin, ones[:width], column_part])
-
-        high, middle, low = _limbs(rows, work)
-        above, between, below = (limb.T for limb in _limbs(columns, work))
-        products = rows.shape[1]
-        if products > _MOST_PRODUCTS:
-            raise InternalError(f"{products} products are too many for an exact sum in float64")
-        total = (high @ above).astype(np.int64) << (TABLE_BITS - 2 * _LIMB)
-        second = np.hstack([high, middle]) @ np.vstack([between, above])
-        total += second.astype(np.int64) >> (3 * _LIMB - TABLE_BITS)
-        third = np.hstack([high, middle, low]) @ np.vstack([below, between, above])
-        total += third.astype(np.int64) >> (4 * _LIMB - TABLE_BITS)
-        # P does not decrease in k, so the greatest lower bound so far is a lower bound too.
-        lower = np.maximum.accumulate(np.maximum(total.reshape(-1)[:length] - products, 0))
-        return lower, 2 * products
+            total += 2 * phi * far[1] / (m * near[1])
+            near, far = _multiply(near, units[0]), _multiply(far, units[1])
+        return int((total * (1 << bits)).to_integral_value())
 
 
-_Points = tuple[Any, Any]
-"""Real and imaginary parts in fixed point: integers, or arrays of them (dtype object)."""
+_Point = tuple[Decimal, Decimal]
+"""A complex number."""
 
 
-def _multiply(z: _Points, by: _Points, bits: int) -> _Points:
-    """Multiplies complex numbers; of exact factors each part is within 2 units."""
-    return (z[0] * by[0] - z[1] * by[1]) >> bits, (z[0] * by[1] + z[1] * by[0]) >> bits
+def _multiply(z: _Point, by: _Point) -> _Point:
+    return z[0] * by[0] - z[1] * by[1], z[0] * by[1] + z[1] * by[0]
 
 
-def _progression(first: _Points, step: _Points, count: int, bits: int) -> _Points:
-    """Computes first * step^j for j < count: arrays (count, n) from arrays (n,)."""
-    real, imaginary = first[0][None, :], first[1][None, :]
-    while len(real) < count:
-        further = _multiply((real, imaginary), step, bits)
-        real, imaginary = np.vstack([real, further[0]]), np.vstack([imaginary, further[1]])
-        step = _multiply(step, step, bits)
-    return real[:count], imaginary[:count]
+def _circle(angle: Decimal) -> _Point:
+    """Computes the cosine and sine of an angle from 0 to 2 pi, by Taylor's series."""
+    parts, term, order = [Decimal(1), angle], angle, 1
+    while term + 1 != 1:
+        order += 1
+        term *= angle / order
+        parts[order % 2] += -term if order % 4 > 1 else term
+    return parts[0], parts[1]
 
 
-def _objects(values: list[int]) -> NDArray[Any]:
-    return np.array(values, dtype=object)
-
-
-def _limbs(x: NDArray[Any], bits: int) -> list[NDArray[np.float64]]:
-    """Splits x / 2^bits into integers, x0 2^-22 + x1 2^-44 + x2 2^-66 with |x1|, |x2| <= 2^21."""
-    half = 1 << (_LIMB - 1)
-    spare = bits - 3 * _LIMB
-    shifted = ((x + (1 << (spare - 1))) >> spare) + (half << _LIMB) + half
-    high = (shifted >> (2 * _LIMB)).astype(np.int64)
-    rest = (shifted & ((1 << (2 * _LIMB)) - 1)).astype(np.int64)
-    middle, low = (rest >> _LIMB) - half, (rest & ((1 << _LIMB) - 1)) - half
-    return [limb.astype(np.float64) for limb in (high, middle, low)]
-
-
-@lru_cache(maxsize=64)
-def _pi(bits: int) -> int:
-    """Computes pi 2^bits within 1, as 16 atan(1/5) - 4 atan(1/239) (Machin)."""
-    work = bits + 16
-
-    def atan(inverse: int) -> int:
-        power = total = (1 << work) // inverse
-        n = 1
-        while power:
-            power //= inverse * inverse
-            n += 2
-            total += power // n if n % 4 == 1 else -(power // n)
-        return total
-
-    return (16 * atan(5) - 4 * atan(239)) >> 16
-
-
-def _circle(n: int, m: int, bits: int) -> tuple[int, int]:
-    """Computes cos and sin of pi n / m for 0 <= n < 2 m, each within 2 units of 2^-bits.
-
-    In Taylor's series at up to 2 pi an error of one term grows at most e^(2 pi) < 2^10 fold, for
-    which there are 24 guard bits.
-    """
-    work = bits + 24
-    x = _pi(work) * n // m
-    real = term = 1 << work
-    imaginary, j = 0, 0
-    while term:
-        j += 1
-        term = (term * x // j) >> work
-        if j % 2:
-            imaginary += term if j % 4 == 1 else -term
-        else:
-            real += term if j % 4 == 0 else -term
-    return real >> 24, imaginary >> 24
-
-
-def _decay(x: int, bits: int) -> int:
-    """Computes exp(-x / 2^bits) 2^bits for x >= 0, within 2.
-
-    x is halved until it is below 1/8, and the result is squared as often. Every squaring doubles
-    the error, for which there are guard bits.
-    """
-    halvings = max(0, x.bit_length() - bits + 3)
-    work = bits + halvings + 24
-    x <<= 24
-    result = term = 1 << work
-    j = 0
-    while term:
-        j += 1
-        term = (term * x // j) >> work
-        result += -term if j % 2 else term
-    for _ in range(halvings):
-        result = (result * result) >> work
-    return result >> (work - bits)
+def _pi() -> Decimal:
+    """Computes pi by Newton's series for 6 arcsin(1/2), as Python's documentation does."""
+    total = term = Decimal(3)
+    order = 0
+    while total + term != total:
+        order += 1
+        term *= Decimal((2 * order - 1) ** 2) / (8 * order * (2 * order + 1))
+        total += term
+    return total

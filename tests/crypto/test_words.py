@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.crypto.ntt import RUN
-from secureps.crypto.ring import RINGS
-from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words, reduce_words
+from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words
 from secureps.crypto.sharing import P, combination, lagrange, parse_vector, reduce, vector_bytes
 from secureps.errors import Malformed, Oversized
 from tests.kits import sharing_kit as slow
@@ -54,20 +53,6 @@ def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, b
     sums = np.full(len(words), before, np.uint64)
     add_words(packed(words), np.uint64(weight), sums)
     assert sums.tolist() == [before + weight * word for word in words]
-
-
-MODULI = sorted({q for ring in RINGS for q in ring.moduli})
-
-
-@of_both
-@pytest.mark.parametrize("modulus", MODULI)
-def test_reduction_at_all_edges(modulus: int) -> None:
-    most = (2**64 - 1) // modulus
-    numbers = [k * modulus + d for k in range(most) for d in (0, 1, modulus - 1)]
-    numbers += [2**64 - 1, most * modulus, most * modulus - 1]
-    reduced = np.array(numbers, np.uint64)
-    reduce_words(reduced, np.uint64(modulus))
-    assert reduced.tolist() == [n % modulus for n in numbers]
 
 
 # --- modulo 2^31 - 1 --------------------------------------------------------------

@@ -44,7 +44,6 @@ MEMBER_DOORS = {"member", "settings", "tasks", "terms"}
 
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
-    "zstandard": {"crypto/bfv_seal.py"},
     "torch": {
         "client/device_rotation.py",
         "client/private_sum.py",

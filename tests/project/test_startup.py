@@ -13,7 +13,7 @@ from tests.kits.nursery import ROOT
 SLOW = {"numba", "scipy.stats", "torch", "opacus", "tenseal", "sklearn", "matplotlib", "flwr"}
 """Each costs more than half a second; `check` does without."""
 
-FOR_A_CHECK = {"dp_accounting", "scipy", "pydantic"}
+FOR_A_CHECK = {"dp_accounting.rdp", "scipy", "pydantic"}
 """Those that only plans need."""
 
 FOR_A_SERVER = {"numpy", "grpc", "cryptography", "msgspec", "rich.console"}
