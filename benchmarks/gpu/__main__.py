@@ -60,12 +60,9 @@ def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
-    "transfers": _tensors(codec.transfers),
     "training": _tensors(training.training),
-    "shares of a step": _tensors(training.shares),
     "updates": _tensors(codec.codecs),
     "memory of models": _tensors(training.memory),
-    "memory of values": _tensors(codec.memories),
     "private steps": _private(narrow=False),
     "clients on one device": lambda bench: neighbours.neighbours(bench.device, bench.sizes.tiny),
     "private steps, bfloat16": _private(narrow=True),
@@ -127,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = TINY if device.type == "cpu" else FULL
     with one_thread() if device.type == "cpu" else nullcontext():
         measure(Bench(device, sizes), asked.out, asked.seconds)
-    print(f"written: {asked.out}; python -m benchmarks.gpu.page {asked.out} draws it")
+    print(f"written: {asked.out}")
 
 
 if __name__ == "__main__":
