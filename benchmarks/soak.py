@@ -220,7 +220,7 @@ class Crowds:
 
 # --- journals ---------------------------------------------------------------------
 #
-# Rows are compacted once those after the fold reach 4 MiB and the fold's size. A fold has what is
+# Rows are compacted once those after the fold reach 2 MiB and the fold's size. A fold has what is
 # known of each client and waits, and a digest of each version; an archive has the ledger.
 
 TRANSACTION = 1 << 20

@@ -16,7 +16,7 @@ What happens to one record:
     durable    `_insert` commits rows and head in one transaction, and then writes the height: the
                last row's number and digest (`journal_rows.Height`). Only then may effects follow.
     replayed   `replay` compares each row with its digest
-    compacted  `pack` and `compact` replace old rows by the machine's fold, and archive short forms
+    compacted  `compact` replaces old rows by the machine's fold, and archives their short forms
 
 What survives a kill: every record whose `append` returned. SQLite finishes or undoes a transaction
 that was cut off. If the process died between rows and height, the next start accepts the rows.
@@ -115,13 +115,11 @@ class Journal(Protocol):
     def is_due(self) -> bool:
         """True if the journal should be compacted."""
 
-    def pack(self) -> bool:
-        """Does a part of `compact`; returns whether the rest is short. Raises as `replay`."""
-
     def compact(self, fold: Fold) -> None:
         """Replaces all records by their fold; OperatorError if the disk refuses.
 
-        After an error the journal is due again only when it has grown as much as before.
+        Raises DamagedStore as `replay`. After an error the journal is due again only when it has
+        grown as much as before.
         """
 
     def close(self) -> None:
@@ -215,9 +213,6 @@ class MemoryJournal:
     def is_due(self) -> bool:
         return False
 
-    def pack(self) -> bool:
-        return True
-
     def compact(self, fold: Fold) -> None:
         """Does nothing: all records stay."""
 
@@ -250,7 +245,6 @@ class SqliteJournal:
     def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
         self._oldest, self._least, self._closed = oldest, least, False
-        self._going: journal_rows.Segments | None = None
         with ExitStack() as stack:
             stack.callback(os.close, lock_journal(self._path))
             self._refuse_behind()
@@ -341,21 +335,16 @@ class SqliteJournal:
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
 
-    def pack(self) -> bool:
-        self._going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
-        return self._going.pack(self._seq)
-
     def compact(self, fold: Fold) -> None:
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first, so that after an error the next commit does not try again
         if self.fold_mark == self.mark:
             return  # the last row has to stay, because the head names it
-        going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
-        mark, last = self.mark, self.last
+        known, mark, last = self.fold_mark, self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = journal_rows.compact(self._base, going, mark, last, fold)
-        self._kept, self._going = journal_rows.StoredFold(mark, last, fold, size), None
+            size = journal_rows.compact(self._path, self._base, known, mark, last, fold)
+        self._kept = journal_rows.StoredFold(mark, last, fold, size)
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
