@@ -34,7 +34,6 @@ from secureps.store.checkpoint import (
     map_tensor,
     read_metadata,
     read_state,
-    read_tensors,
     write_state,
 )
 from secureps.store.envelope_keys import read_served_runs
@@ -200,12 +199,13 @@ def _checkpoints(folder: Path) -> list[Target]:
 
     def digested(data: bytes) -> bytes:
         changed.write_bytes(data)
-        read_tensors(changed, known)
+        read_state(changed, digest=known)
         return data
 
     def mapped(data: bytes) -> bytes:
         changed.write_bytes(data)
-        whole, read = map_state(changed, None), read_tensors(changed, payload_digest(data))
+        whole = map_state(changed, None)
+        read, _ = read_state(changed, digest=payload_digest(data))
         assert list(whole) == list(read)
         for name, array in whole.items():
             assert array.tobytes() == read[name].tobytes()

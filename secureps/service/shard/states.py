@@ -47,7 +47,6 @@ from secureps.store.checkpoint import (
     map_tensor,
     read_metadata,
     read_state,
-    read_tensors,
     remove_files,
     tensor_name,
     write_state,
@@ -440,7 +439,7 @@ class States:
         try:
             if self.tiers.bounded:
                 return from_tensors(version, map_state(path, digest), mapped=True)
-            tensors: Tensors = read_tensors(path, digest)
+            tensors: Tensors = read_state(path, digest=digest)[0]
         except DamagedStore as damage:
             # The manifest, which may be missing here, is not needed: the digest proves the part.
             restored = self._restore(group, {version: digest}, self._parts(), damage)
