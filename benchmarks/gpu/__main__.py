@@ -60,9 +60,12 @@ def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
+    "transfers": _tensors(codec.transfers),
     "training": _tensors(training.training),
+    "shares of a step": _tensors(training.shares),
     "updates": _tensors(codec.codecs),
     "memory of models": _tensors(training.memory),
+    "memory of values": _tensors(codec.memories),
     "private steps": _private(narrow=False),
     "clients on one device": lambda bench: neighbours.neighbours(bench.device, bench.sizes.tiny),
     "private steps, bfloat16": _private(narrow=True),

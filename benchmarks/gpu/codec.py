@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.timing import Memory, Sizes, one_core, row, timed
+from benchmarks.gpu.timing import Memory, Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
 from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update, UpdateIntegers
@@ -99,6 +101,19 @@ def codecs(device: torch.device, sizes: Sizes) -> Iterator[Row]:
                 yield row(f"{step}, {name}{where}", values, *own_seconds, of_core[1])
 
 
+def transfers(device: torch.device, sizes: Sizes) -> Iterator[Row]:
+    """Copies of float32 values to the device and back, from pinned memory."""
+    values = sizes.core
+    own = torch.ones(values, pin_memory=device.type == "cuda")
+    there, other = torch.empty(values, device=device), torch.empty(values)
+    with one_core():
+        core = fastest(partial(other.copy_, own), sizes.tries)
+    for step, to, source in (("copy there", there, own), ("copy back", own, there)):
+        copies = partial(to.copy_, source, non_blocking=True)
+        _, *tries = (timed(device, copies) for _ in range(1 + sizes.tries))
+        yield row(step, values, *min(tries, key=itemgetter(1)), core)
+
+
 def memory_of(device: torch.device, tensors: Mapping[str, HeldTensor]) -> tuple[int, int]:
     """Bytes of a trained model, and the most that making its update took beyond twice as many.
 
@@ -111,6 +126,14 @@ def memory_of(device: torch.device, tensors: Mapping[str, HeldTensor]) -> tuple[
     if device.type != "cuda":
         return model, 0  # nobody counts
     return model, memory.peak - max(others, 0) - 2 * model
+
+
+def memories(device: torch.device, sizes: Sizes) -> Iterator[Row]:
+    """What the largest update took on the device."""
+    values = sizes.updates[-1]
+    tensors = {"weight": HeldTensor(torch.randn(values, device=device) * 0.01)}
+    model, beyond = memory_of(device, tensors)
+    yield memory_row("values alone", model, 0, beyond)
 
 
 def memory_row(model: str, size: int, training: int, beyond: int) -> Row:

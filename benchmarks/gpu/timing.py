@@ -55,6 +55,17 @@ def row(step: str, values: int, on_device: float, clock: float, core: float) -> 
     }
 
 
+def fastest(action: Callable[[], object], tries: int) -> float:
+    """Seconds of the clock of the fastest try, after one that is not counted."""
+    action()
+    least = float("inf")
+    for _ in range(tries):
+        began = time.perf_counter()
+        action()
+        least = min(least, time.perf_counter() - began)
+    return least
+
+
 def timed(device: torch.device, action: Callable[[], object]) -> tuple[float, float]:
     """Seconds between events around what an action starts in its stream, and of the clock."""
     if device.type != "cuda":

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmarks.gpu.codec import memory_of, memory_row
+from benchmarks.gpu.codec import CODECS, made_of, memory_of, memory_row, plan_of, taken
 from benchmarks.gpu.models import FEW, MODELS, Trained
 from benchmarks.gpu.timing import Memory, Sizes, one_core, timed
 from benchmarks.record_level import Narrow
@@ -92,6 +92,22 @@ def _narrow(model: Trained) -> nn.Module:
 
 def _weights(model: Trained) -> int:
     return sum(each.numel() for each in model.make().parameters())
+
+
+def shares(device: torch.device, sizes: Sizes) -> Iterator[Row]:
+    """For how much of a training step, in float32, a device is busy with its update."""
+    for name, model in _models(sizes).items():
+        step = step_of(device, model, model.make, sizes.steps, sizes.tries)
+        made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
+        update, small, _ = taken(device, made, sizes.tries)
+        codec = update[0] + small[0]
+        yield {
+            "model": name,
+            "step, ms": 1e3 * step,
+            "update and integers, ms": 1e3 * codec,
+            "of a step": codec / step,
+            "of 100 steps": codec / (100 * step),
+        }
 
 
 def memory(device: torch.device, sizes: Sizes) -> Iterator[Row]:
