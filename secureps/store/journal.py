@@ -150,7 +150,7 @@ class Journal(Protocol):
         """
 
     def serialize(self) -> bytes:
-        """Returns the journal as one file; thread-safe. Refused if it is too large."""
+        """Returns the journal as one file; Refused if it is too large."""
 
     @property
     def fold_mark(self) -> Mark:
