@@ -247,14 +247,16 @@ class SqliteJournal:
         self._oldest, self._least, self._closed = oldest, least, False
         with ExitStack() as stack:
             stack.callback(os.close, lock_journal(self._path))
-            self._refuse_behind()
+            self._check_height()
             self._base = stack.enter_context(closing(self._connect()))
             self._prepare()
-            self._seq, self._chain, self._height = self._open_height()
             with advise_restore(self._path):
+                own = _read_head(self._path, self._base)
                 self._kept = journal_rows.read_fold(self._path, self._base)
-            self._grown = journal_rows.bytes_since(self._path, self._base, self.fold_mark)
+            self._seq, self._chain = own.seq, own.chain
+            self._height = Height(height_path(self._path), own)
             stack.callback(self._height.close)
+            self._grown = journal_rows.bytes_since(self._path, self._base, self.fold_mark)
             self._open = stack.pop_all()
 
     @property
@@ -365,19 +367,34 @@ class SqliteJournal:
         self._closed = True
         self._open.close()
 
-    def _refuse_behind(self) -> None:
+    def _check_height(self) -> None:
         """Checks the height without changing a file: a damaged log may still be useful."""
         if restoring_path(self._path).exists():
             raise DamagedStore(
                 f"{self._path.parent}: a restore was cut short here: run secureps restore again"
             )
-        mark = read_height(height_path(self._path))
-        if mark is None or mark == START:
-            return
+        beside = height_path(self._path)
+        mark = read_height(beside)
         empty = not self._path.is_file() or self._path.stat().st_size == 0
         with advise_restore(self._path):
             own = START if empty else last_row(self._path, self._oldest)
+        if mark is None and own != START:
+            raise DamagedStore(
+                f"{beside}: missing: it says how far the journal beside it has come, and without "
+                "it nobody can tell an older copy; bring both back from one copy: secureps restore"
+            )
+        if mark is None or mark == START:
+            return
         refuse_behind(self._path, own, mark)
+        with read_only(self._path) as base:
+            query = "SELECT chain FROM journal WHERE seq = ?"
+            row = base.execute(query, (mark.seq,)).fetchone()
+        if row != (mark.chain,):
+            raise DamagedStore(
+                f"{self._path}: its row {mark.seq} is not the one that was written: this is "
+                "another party's or another run's journal, or it was edited; bring back the "
+                "folder's own: secureps restore"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
@@ -405,34 +422,6 @@ class SqliteJournal:
     def _disk_error(self, doing: str, error: Exception) -> OperatorError:
         kind = DiskFailed if is_full(self._path, error) else OperatorError
         return kind(f"{self._path}: {doing}{error}")
-
-    def _open_height(self) -> tuple[int, bytes, Height]:
-        """Reads the last row and opens the height; checks that they agree."""
-        with name_damage(self._path):
-            with advise_restore(self._path):
-                own = _read_head(self._path, self._base)
-            beside = height_path(self._path)
-            mark = read_height(beside)
-            if mark is None and own != START:
-                raise DamagedStore(
-                    f"{beside}: missing: it says how far the journal beside it has come, and "
-                    "without it nobody can tell an older copy; bring both back from one copy: "
-                    "secureps restore"
-                )
-            if mark is not None and mark != START:
-                self._refuse_other(own, mark)
-            height = Height(beside, own)
-        return own.seq, own.chain, height
-
-    def _refuse_other(self, own: Mark, mark: Mark) -> None:
-        refuse_behind(self._path, own, mark)
-        query = "SELECT chain FROM journal WHERE seq = ?"
-        if self._base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
-            raise DamagedStore(
-                f"{self._path}: its row {mark.seq} is not the one that was written: this is "
-                "another party's or another run's journal, or it was edited; bring back the "
-                "folder's own: secureps restore"
-            )
 
 
 def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
