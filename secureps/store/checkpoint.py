@@ -513,25 +513,6 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
-def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
-    """Maps a tensor of a safetensors file, read-only, and checks this tensor's digest.
-
-    Raises:
-        DamagedStore: the file is absent or torn, or the tensor has another `payload_digest`.
-        MemoryError: as `map_state`.
-    """
-    tensor = find_tensors(path, None).get(name)
-    if tensor is None:
-        raise DamagedStore(f"{path}: there is no {name} in it")
-    with open_part(path, buffered=False) as file:
-        hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
-        for start in range(tensor.offset, end, _PIECE):
-            hasher.update(_read(file, start, min(_PIECE, end - start)).data)
-        if hasher.digest() != digest:
-            raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
-        return _view(_map(file, 0, mmap.ACCESS_READ), tensor)
-
-
 def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     """Maps a file; MemoryError if no address space, or no map, is left."""
     try:

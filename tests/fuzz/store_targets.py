@@ -31,7 +31,6 @@ from secureps.store.checkpoint import (
     checkpoint_path,
     load_checkpoint,
     map_state,
-    map_tensor,
     read_metadata,
     read_state,
     write_state,
@@ -209,8 +208,6 @@ def _checkpoints(folder: Path) -> list[Target]:
         assert list(whole) == list(read)
         for name, array in whole.items():
             assert array.tobytes() == read[name].tobytes()
-            own = payload_digest(array.tobytes())
-            assert map_tensor(changed, name, own).tobytes() == array.tobytes()
         size = sum(array.nbytes for array in whole.values())
         return data if size <= len(data) else b"more than is in the file"
 
