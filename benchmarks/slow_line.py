@@ -6,7 +6,7 @@ where one is killed, that is once in the middle of an upload, and it is started 
 two suffice, and the others wait for the deadline. "to payload" is what passed the line to what had
 to, with TCP's and gRPC's own bytes and packets sent anew; "most" is of one version.
 
-It needs root: the line lies between network namespaces, as in `tests.chaos.real`.
+It needs root: the line lies between network namespaces, as in `tests/chaos/real`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from benchmarks.deployed import Deployed, with_script
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
 from secureps.policy.block_deltas import FLOAT_BYTES
-from tests.chaos.real.container import UNSHARE, possible
-from tests.chaos.real.network import Links
+from tests.kits.links import UNSHARE, Links, possible
 from tests.kits.namespaces import ip
 from tests.kits.nursery import ROOT, Child
 

@@ -89,7 +89,8 @@ def figures(
     warm = len(marks) - 1
 
     def a_round(points: Iterable[tuple[float, float]]) -> float:
-        began, ended = np.interp([marks[0], marks[-1]], *zip(*points, strict=True))
+        times, amounts = np.array(list(points)).T
+        began, ended = np.interp([marks[0], marks[-1]], times, amounts)
         return float(ended - began) / warm
 
     sent = values * clients
