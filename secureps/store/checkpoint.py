@@ -212,14 +212,12 @@ def read_state(
     path: str | Path, prefix: str = "", digest: bytes | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Reads the tensors with this `prefix`, and the metadata; raises as `find_tensors`."""
-    path = Path(path)
-    placed, metadata = _find_tensors(path, digest)
-    with open_part(path, buffered=False) as file:
-        tensors = {
-            name: _view(_read(file, tensor.offset, tensor.nbytes), replace(tensor, offset=0))
-            for name, tensor in placed.items()
-            if name.startswith(prefix)
-        }
+    placed, metadata = _find_tensors(Path(path), digest)
+    tensors = {
+        name: _view(bytearray().join(tensor.pieces()), replace(tensor, offset=0))
+        for name, tensor in placed.items()
+        if name.startswith(prefix)
+    }
     return tensors, metadata
 
 
@@ -389,10 +387,10 @@ def _encode_manifest(plain: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def open_part(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
+def open_part(path: Path, absent: str = "absent") -> Iterator[BinaryIO]:
     """Opens a file of a checkpoint; DamagedStore if it cannot be read."""
     try:
-        with open_to_read(path, buffered) as file:
+        with open_to_read(path) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None
@@ -484,15 +482,6 @@ def _find_tensors(
     return found, metadata
 
 
-def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
-    room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
-    file.seek(start)
-    have = 0
-    while have < room.size and (count := file.readinto(room[have:].data)):
-        have += count
-    return room[:have]
-
-
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     """Maps the tensors of a safetensors file, read-only, without reading them.
 
@@ -503,13 +492,11 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
         MemoryError: no address space, or no map, is left for the process.
     """
     placed = find_tensors(path, digest)
-    try:
-        with open_to_read(path, buffered=False) as file:
+    with open_part(path) as file:
+        try:
             whole = _map(file, 0, mmap.ACCESS_READ)
-    except OSError as error:
-        raise DamagedStore(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # the file has become empty
-        raise DamagedStore(f"{path}: torn: {error}") from None
+        except ValueError as error:  # the file has become empty
+            raise DamagedStore(f"{path}: torn: {error}") from None
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
@@ -523,7 +510,7 @@ def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap
         raise
 
 
-def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: FiledTensor) -> NDArray[Any]:
+def _view(whole: mmap.mmap | bytearray, tensor: FiledTensor) -> NDArray[Any]:
     if tensor.dtype == _BFLOAT16:
         halves = _view(whole, replace(tensor, dtype=np.dtype("<u2")))
         return (halves.astype(np.uint32) << 16).view(np.float32)
