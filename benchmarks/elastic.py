@@ -1,8 +1,8 @@
 """Compares the policies of `[scaling]` on servers whose load changes, in virtual time.
 
-Two scenarios are for choosing numbers by; the others are what is reported. "updates/s" is the
-reward of `policy.scaling.observation` over the whole run; "gain" is its ratio to the policy `rule`
-under the same seed, with the 95 % interval of the mean over seeds (Student's t of the logarithms).
+No number was chosen by these scenarios. "updates/s" is the reward of `policy.scaling.observation`
+over the whole run; "gain" is its ratio to the policy `rule` under the same seed, with the 95 %
+interval of the mean over seeds (Student's t of the logarithms).
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ class Scene:
     bandwidth: float = 12_000.0
 
 
-CHOSEN_BY = {
-    "mixed": Scene(14, ((6, 350.0, 600.0),), ((3, 700.0),), 0.8, 9_000.0),
-    "narrow": Scene(12, ((4, 400.0, 650.0),), device=0.7, bandwidth=1_500.0),
-}
 SCENES = {
     "bursts": Scene(10, ((14, 200.0, 420.0), (14, 560.0, 760.0))),
     "slow links": Scene(16, bandwidth=1_200.0),
@@ -210,24 +206,15 @@ def _row(scene: str, policy: str, found: dict[str, list[Played]]) -> Row:
     }
 
 
-def played(tuning: bool, count: int) -> tuple[dict[str, Scene], range]:
-    """The scenarios that are chosen by, or those that are reported, and as many seeds for them."""
-    scenes, first = (CHOSEN_BY, 1000) if tuning else (SCENES, FIRST)
-    return scenes, range(first, first + count)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--tuning", action="store_true", help="the scenarios that were chosen by")
-    parser.add_argument("--only", choices=sorted(SCENES | CHOSEN_BY))
+    parser.add_argument("--only", choices=sorted(SCENES))
     own = parser.parse_args()
-    scenes, seeds = played(own.tuning, own.seeds)
-    name = "elastic-tuning" if own.tuning else "elastic"
-    if own.only:
-        name, scenes = f"{name}-{own.only}", {own.only: (SCENES | CHOSEN_BY)[own.only]}
+    scenes = {own.only: SCENES[own.only]} if own.only else SCENES
+    name = f"elastic-{own.only}" if own.only else "elastic"
     title = f"policies of scaling, {own.seeds} seeds, {SECONDS:g} virtual seconds each"
-    report(name, title, rows(scenes, seeds))
+    report(name, title, rows(scenes, range(FIRST, FIRST + own.seeds)))
 
 
 if __name__ == "__main__":

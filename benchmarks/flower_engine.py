@@ -23,29 +23,6 @@ Turn = Mapping[str, Figures]
 """What was played in one turn, by its name in ENGINE."""
 
 
-def _ratio(one: str, other: str) -> Callable[[Turn], float | None]:
-    def of(turn: Turn) -> float | None:
-        return turn[one].wall / turn[other].wall if {one, other} <= turn.keys() else None
-
-    return of
-
-
-NODES = "secureps, holders as nodes"
-
-GOALS: Sequence[tuple[str, float, Callable[[Turn], float | None]]] = (
-    ("waves a round", 2.0, lambda turn: turn["secureps"].waves if "secureps" in turn else None),
-    ("seconds to plain FedAvg's", 1.2, _ratio("secureps", "plain")),
-    ("seconds to plain FedAvg's, holders as nodes", 2.2, _ratio(NODES, "plain")),
-    ("bytes up a value", 3.4, lambda turn: turn["secureps"].up if "secureps" in turn else None),
-    (
-        "seconds to SecAgg+'s, simulated",
-        0.5,
-        _ratio("secureps, simulated", "secagg, simulated"),
-    ),
-)
-"""What is wanted of a median at most."""
-
-
 def options() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.flower_engine", description=__doc__)
     made.add_argument("--values", type=peers.size, default=1_000_000)
@@ -98,11 +75,6 @@ def main(arguments: list[str] | None = None) -> None:
     if played:
         title = f"Inside Flower's engine, {chosen.values:,} values, {peers.CLIENTS} nodes"
         report("flower_engine", title, [row(name, turns) for name in played])
-    for what, most, of in GOALS:
-        values = [value for turn in turns if (value := of(turn)) is not None]
-        if values:
-            each = ", ".join(f"{value:.2f}" for value in values)
-            print(f"{what}: {statistics.median(values):.2f} ({each}); at most {most:g} is wanted")
 
 
 if __name__ == "__main__":

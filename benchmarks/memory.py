@@ -1,15 +1,13 @@
 """How much memory do a shard and a client need, and does `secureps check` say so?
 
-"large": 100M values, two clients, one version: peaks beside goals. "crowds": 5, 20 and 50 clients
-with models of next to nothing, one million and four million values: what grows with the clients,
-and what with the model. `tests/processes/test_memory.py` asserts both.
+5, 20 and 50 clients with models of next to nothing, one million and four million values: what grows
+with the clients, and what with the model. `tests/processes/test_memory.py` asserts both.
 """
 
 from __future__ import annotations
 
 import math
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
-from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.policy.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
@@ -39,10 +36,6 @@ CASES: tuple[tuple[int, Shape, str], ...] = (
     (20, SHAPE, "rlwe"),
 )
 """Clients, the model's shape, and the cipher; the first is what the others are compared with."""
-
-LARGE, CLIENTS = 100_000_000, 2
-GOALS = {"client": 2.0, "shard": 4.0}
-"""GiB."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ def _of(processes: Processes, what: str) -> dict[str, int]:
     return {name: memory(processes.pid(name), what) for name in processes.shards}
 
 
-def _crowds() -> None:
+def main() -> None:
     rows, first = list[Row](), 0
     for clients, shape, cipher in CASES:
         with tempfile.TemporaryDirectory(prefix="secureps-memory-") as folder:
@@ -119,39 +112,6 @@ def _crowds() -> None:
             }
         )
     report("memory", "Resident memory of the larger of two shards, measured and predicted", rows)
-
-
-def _large() -> None:
-    rows: list[Row] = []
-    for cipher in ("rlwe", "plain"):
-        with (
-            tempfile.TemporaryDirectory(prefix="secureps-memory-") as folder,
-            Large(Path(folder), cipher, LARGE, CLIENTS, 1) as parties,
-        ):
-            began = time.time()
-            parties.start_all()
-            founded, ended = parties.committed(0), parties.committed(1)
-            peaks = parties.peaks()
-        for kind, names in (("client", parties.clients), ("shard", parties.shards)):
-            peak, goal = max(peaks[name] for name in names) / 2**30, GOALS[kind]
-            rows.append(
-                {
-                    "cipher": cipher,
-                    "party": kind,
-                    "peak GiB": peak,
-                    "goal": goal,
-                    "": "reached" if peak <= goal else "missed",
-                    "seconds to version 0": founded - began,
-                    "to version 1": ended - founded,
-                }
-            )
-    report("memory-large", f"{LARGE // 10**6}M values, {CLIENTS} clients, two shards", rows)
-
-
-def main() -> None:
-    parts = {"crowds": _crowds, "large": _large}
-    for name in sys.argv[1:] or parts:
-        parts[name]()
 
 
 if __name__ == "__main__":

@@ -47,19 +47,6 @@ def machine() -> dict[str, str | int | float | None]:
     }
 
 
-def filled(page: str, name: str, text: str) -> str:
-    """A page with `text` between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
-
-    Raises:
-        ValueError: it has no such place, or two.
-    """
-    begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page has no place between {begin} and {end}, or several")
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
-
-
 def cell(value: str | int | float) -> str:
     """A number in three digits, or as many as there are before the point."""
     return (

@@ -5,10 +5,14 @@ a version. `all wait` has a quorum of all three, so that versions are made at th
 where one is killed, that is once in the middle of an upload, and it is started again; in `deadline`
 two suffice, and the others wait for the deadline. "to payload" is what passed the line to what had
 to, with TCP's and gRPC's own bytes and packets sent anew; "most" is of one version.
+
+It needs root: the line lies between network namespaces, as in `tests/chaos/real`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,13 +21,16 @@ from pathlib import Path
 
 from benchmarks.crowd import start_servers
 from benchmarks.deployed import Deployed, with_script
-from benchmarks.line import Line
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
 from secureps.policy.block_deltas import FLOAT_BYTES
+from tests.kits.links import UNSHARE, Links, possible
+from tests.kits.namespaces import ip
 from tests.kits.nursery import ROOT, Child
 
 SLOW = "client-02"
+LINE = {"rate": 125_000.0, "delay": 0.05, "loss": 0.01}
+"""Bytes a second and seconds each way; the share of packets lost."""
 VERSIONS = 5
 """Counted after the first."""
 DEADLINE = 12.0
@@ -52,36 +59,36 @@ deadline = {deadline}
 
 
 class _Federation(Deployed):
-    """Its last client is behind a line."""
+    """Its servers listen at `host`, and its last client is behind the line."""
 
-    line: Line
+    host: str
 
     def _server(self, name: str) -> list[str]:
-        holds, listens = "minimum = 2", f'listen = "{self.line.host}:0"'
+        holds, listens = "minimum = 2", f'listen = "{self.host}:0"'
         self.settings[name] = holds if name in self.holders else listens
         return super()._server(name)
 
     def _client(self, name: str) -> list[str]:
-        command = with_script(super()._client(name), ROOT / "benchmarks" / "slow_client.py")
-        if name != SLOW:
-            return command
-        shards = {self._address(s) or "": "" for s in self.shards}
-        through = ",".join(f"{at}>{self.line.address(at)}" for at in shards)
-        command[command.index("--server") + 1] = self.line.address(self.server)
-        return [*command, "--set", f"through={through}"]
+        return with_script(super()._client(name), ROOT / "benchmarks" / "slow_client.py")
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
-        begun = super()._begin
         if log.stem != SLOW:
-            return begun(command, log)
+            return super()._begin(command, log)
         with log.open("ab") as said:
             return subprocess.Popen(
-                self.line.behind([sys.executable, *command]),
+                ["ip", "netns", "exec", SLOW, sys.executable, *command],
                 stdout=said,
                 stderr=said,
                 cwd=self.folder,
                 env=self.environment,
             )
+
+
+def _passed() -> tuple[int, int]:
+    """Bytes so far from the slow side and to it, with whatever TCP and IP add to them."""
+    command = ["ip", "-n", SLOW, "-s", "-j", "link", "show", "tun0"]
+    (found,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return found["stats64"]["tx"]["bytes"], found["stats64"]["rx"]["bytes"]
 
 
 class _Watch:
@@ -96,24 +103,24 @@ class _Watch:
         """Waits for a version, and for so many bytes up after it; AssertionError if none comes."""
         end = time.monotonic() + PATIENCE
         while True:
-            status, line = self._run.status(), self._run.line
+            status, (up, down) = self._run.status(), _passed()
             if status is not None:
                 while status.groups and status.groups[0].version > len(self.made):
-                    self.made.append((time.monotonic(), line.up, line.down))
+                    self.made.append((time.monotonic(), up, down))
                 if self.made:
                     self.away |= {m.name for m in status.members if not m.live}
-            if len(self.made) >= version and line.up >= self.made[version - 1][1] + uploaded:
+            if len(self.made) >= version and up >= self.made[version - 1][1] + uploaded:
                 return
             assert time.monotonic() < end, self._run.log(SLOW)
             time.sleep(0.1)
 
 
-def _row(name: str, line: Line, quorum: int, deadline: float, victim: str = "") -> Row:
+def _row(name: str, host: str, quorum: int, deadline: float, victim: str = "") -> Row:
     versions = VERSIONS + 1
     plan = _PLAN.format(quorum=quorum, deadline=deadline)
     with tempfile.TemporaryDirectory(prefix="secureps-line-") as folder:
         run = _Federation(Path(folder), "rlwe", 3, versions, plan=plan)
-        run.line = line
+        run.host = host
         with run:
             start_servers(run)
             for client in run.clients:
@@ -146,14 +153,24 @@ def _row(name: str, line: Line, quorum: int, deadline: float, victim: str = "") 
 
 
 def main() -> None:
-    with Line() as line:
+    if why := possible():
+        raise SystemExit(why)
+    if sys.argv[1:] != ["inside"]:
+        os.execvp(UNSHARE[0], [*UNSHARE, sys.executable, "-m", "benchmarks.slow_line", "inside"])
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+    ip("link", "set", "lo", "up")
+    with Links(1) as links:
+        host = links.add("servers", own=True)
+        links.add(SLOW)
+        links.change(SLOW, **LINE)
+        links.start()
         rows = [
-            _row("all wait", line, 3, 120.0),
-            _row("the client is killed", line, 3, 120.0, SLOW),
-            _row("a shard is killed", line, 3, 120.0, "shard-1"),
-            _row("deadline", line, 2, DEADLINE),
+            _row("all wait", host, 3, 120.0),
+            _row("the client is killed", host, 3, 120.0, SLOW),
+            _row("a shard is killed", host, 3, 120.0, "shard-1"),
+            _row("deadline", host, 2, DEADLINE),
         ]
-        report("slow_line", f"A client with 1 Mbit/s, of three: {line.kind}", rows)
+    report("slow_line", "A client with 1 Mbit/s, of three", rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Pulls of a table of which a part fits in a shard's memory, beside one that has all in memory.
 
-Two shards serve the same table. One holds it in its process; the other's versions lie in files, and
-its memory cgroup bounds files and buffers together. Three clients, processes of their own, ask over
-TLS for row-blocks under Zipf's law (exponent 1.1); the shards take turns. CPU is the shard's alone.
+Two federations of one shard serve the same table. One shard holds it in its process; the other's
+versions lie in files, and its memory cgroup bounds files and buffers together. Three clients,
+processes of their own, ask over TLS for row-blocks under Zipf's law (exponent 1.1); the shards take
+turns. CPU is the shard's alone.
 
     python -m benchmarks.tiers
     python -m benchmarks.tiers --table 64 --memory 32 --turns 1 --pulls 600   # ten seconds
@@ -13,9 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections import deque
@@ -25,50 +24,53 @@ from contextlib import ExitStack
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
+from benchmarks.crowd import start_servers
+from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.encoding import file_hasher, payload_digest
-from secureps.messages.orders import Commit
-from secureps.messages.records import RunPinned
-from secureps.messages.requests import GetBlock, Prepared
-from secureps.messages.run import (
-    GroupPlacement,
-    Placement,
-    RunInfo,
-    Schema,
-    ShardAddress,
-    TensorSpec,
-)
-from secureps.policy.plan import Plan
-from secureps.roles.shard.state import MakeState, ShardState
+from secureps.messages.encoding import payload_digest
+from secureps.messages.requests import GetBlock
+from secureps.messages.run import Schema, TensorSpec
 from secureps.service.malloc import keep_pieces
 from secureps.service.process import Party, make_link
-from secureps.service.shard.states import ShardFolders
-from secureps.service.shard.worker import ShardNoise, ShardWorker
-from secureps.store.checkpoint import digest_of_file, write_state
-from secureps.store.issuing import create_kit, issue
-from secureps.store.journal import DatedJournal, SqliteJournal
+from secureps.store.backup import read_run
+from secureps.store.checkpoint import write_state
 from secureps.store.keyring import load_private, load_public
-from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport
 
-SHARD, CLIENTS = "shard-0", ("client-0", "client-1", "client-2")
+SHARD, CLIENTS = "shard-0", 3
 WIDTH, ROWS = 1024, 64
 """Values of a row, and rows of a row-block."""
 MIB = 1 << 20
 BLOCK = 4 * WIDTH * ROWS
 TURNS, PULLS = 5, 3000
-SERVED = ('checkpoints = "checkpoints"', 'coordinator = "127.0.0.1:1"')
-PATIENCE = 120.0
-"""Seconds in which a shard has begun to serve."""
 ALL = "all in memory"
+
+_PLAN = """
+name = "tiers"
+versions = {{versions}}
+shards = 1
+initial = "{initial}"
+[cipher]
+name = "{{cipher}}"
+[[group]]
+name = "table"
+pattern = "table"
+clip = 30.0
+range = 4.0
+weighting = "uniform"
+[group.rule]
+name = "buffered"
+buffer = 2
+minimum = 2
+[group.sparse]
+rows = {rows}
+block = {block}
+"""
 
 
 class Turn(NamedTuple):
@@ -83,104 +85,58 @@ class Turn(NamedTuple):
 # --- shards -----------------------------------------------------------------------
 
 
-def plan_of(initial: Path, table: int) -> Plan:
-    """A plan of a table of so many bytes, whose file of version 0 is written here."""
+def write_table(path: Path, table: int) -> None:
+    """Writes a file of version 0 with a table of so many bytes."""
     rows = table // BLOCK * ROWS
     values = np.random.default_rng(5).standard_normal((rows, WIDTH), np.float32)
-    write_state(initial, {"table": values}, {}, None)
-    rule = {"name": "buffered", "buffer": 2, "minimum": 2}
-    common = {"clip": 30.0, "range": 4.0, "weighting": "uniform", "rule": rule}
-    sparse = {"pattern": "table", "sparse": {"rows": rows, "block": ROWS}}
-    body = {"name": "tiers", "versions": 1000, "shards": 1, "initial": str(initial)}
-    body |= {"cipher": {"name": "plain"}, "group": [{"name": "table", **common, **sparse}]}
-    return Plan(parse(PlanSection, body, "tiers"), digest_of_file(initial, file_hasher).hex())
+    write_state(path, {"table": values}, {}, None)
 
 
-class Founded:
-    """A kit, a state folder with version 0 of a table, and what a shard's journal says of it."""
+class Serving(Deployed):
+    """A federation whose one shard serves the table; nobody trains.
 
-    def __init__(self, folder: Path, table: int) -> None:
-        plan = plan_of(folder / "initial", table)
-        schema = Schema((TensorSpec("table", (table // BLOCK * ROWS, WIDTH), "float32"),))
-        layout = plan.layout(schema)
-        self.groups = tuple(group.name for group in layout.groups)
-        self.run = RunInfo(plan.text, schema, layout.digest, b"", b"", b"")
-        placed = tuple(GroupPlacement(name, (SHARD,)) for name in self.groups)
-        placement, address = Placement(1, (SHARD,), placed), ShardAddress(SHARD, "", 1.0)
-        self.records: list[Any] = [RunPinned(self.run, placement, (address,))]
-        state = ShardState(SHARD)
-        state.apply(self.records[0])
-        folders = ShardFolders(folder / "state" / "states", folder / "state" / "checkpoints")
-        spool = DiskSpool(folder / "state" / "spool")
-        noise = ShardNoise(state, spool, UnsafeSeed(1), {})
-        worker = ShardWorker(state, spool, folders, noise)
-        for group in self.groups:
-            done = worker.work(MakeState(group, None))
-            assert done is not None
-            assert isinstance(done.made, Prepared), done
-            for record in (done.made, Commit(1, group, 0, 0)):
-                state.apply(record)
-                self.records.append(record)
-        create_kit(folder / "kit", plan.cipher_parameters)
-        issue(folder / "kit", "coordinator", "coordinator")
-        issue(folder / "kit", "shard", SHARD)
-        for name in CLIENTS:
-            issue(folder / "kit", "client", name)
-
-
-class Serving:
-    """A process that serves the table, from files and a journal of its own.
-
-    `address` and `kind`, what limits its memory, are known once it `listens`.
+    `run`, `groups` and `kind`, what limits the shard's memory, are known once it `listens`.
     """
 
-    def __init__(self, folder: Path, founded: Founded, name: str, memory: int | None) -> None:
-        self.name, self._memory, self.address, self.kind = name, memory, "", "none"
-        self._own = folder / name.replace(" ", "-")
-        self._log = self._own.with_suffix(".log")
-        shutil.copytree(folder / "state", self._own)
-        for path in (self._own / "states").iterdir():  # it is in the memory of who wrote it
+    def __init__(self, folder: Path, initial: Path, table: int, memory: int | None) -> None:
+        self.name = ALL if memory is None else f"{memory // MIB} MiB"
+        self.kind, self.run, self._memory = "none", b"", memory
+        rows = table // BLOCK * ROWS
+        plan = _PLAN.format(initial=initial, rows=rows, block=ROWS)
+        super().__init__(folder / self.name.replace(" ", "-"), "plain", CLIENTS, 1000, plan=plan)
+        if memory is not None:
+            self.settings[SHARD] = f'memory = "{self.name}"'
+        layout = self.plan.layout(Schema((TensorSpec("table", (rows, WIDTH), "float32"),)))
+        self.groups = tuple(group.name for group in layout.groups)
+        self.known = self.folder / SHARD / "address"
+
+    def listens(self) -> None:
+        """Founds the run, and starts the shard anew; from then on its memory is limited."""
+        start_servers(self)
+        self.wait(lambda: self.reached(0), "version 0")
+        self.run = read_run(self.folder / "coordinator" / "journal.db") or b""
+        self.kill(SHARD)
+        for path in (self.folder / SHARD / "states").iterdir():  # it is in the memory of its writer
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        rows = SqliteJournal(self._own / "journal.db")
-        journal = DatedJournal(rows, SHARD, "shard", time.time)
-        journal.append(0.0, founded.records)
-        journal.close()
-        config = self._own.with_suffix(".toml")
-        lines = [f'name = "{SHARD}"', 'kit = "kit"', f'state = "{self._own.name}"', *SERVED]
-        lines += [] if memory is None else [f'memory = "{memory // MIB} MiB"']
-        config.write_text("\n".join(lines))
-        command = [sys.executable, "-m", "secureps", "serve", "shard", "--config", str(config)]
-        with self._log.open("wb") as said:
-            self._process = psutil.Popen(command, stdout=said, stderr=said)
-
-    def listens(self) -> None:
-        """Waits until it serves; from then on its memory is limited."""
-        end, known = time.monotonic() + PATIENCE, self._own / "address"
-        while not known.is_file():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"it does not serve: {self._log.read_text()}")
-            time.sleep(0.02)
-        self.address = known.read_text().strip()
+        self.known.unlink()
+        self.start(SHARD)
+        self.wait(self.known.is_file, SHARD)
+        self.shard = psutil.Process(self.pid(SHARD))
         if self._memory is not None:
-            self.kind = limit(self._memory, self._process.pid)
+            self.kind = limit(self._memory, self.shard.pid)
 
     def spent(self) -> tuple[float, int]:
-        """CPU seconds, and bytes that it had disks read."""
-        times = self._process.cpu_times()
-        return times.user + times.system, self._process.io_counters().read_bytes
+        """CPU seconds of the shard, and bytes that it had disks read."""
+        times = self.shard.cpu_times()
+        return times.user + times.system, self.shard.io_counters().read_bytes
 
-    def end(self) -> None:
-        """SystemExit if it had ended by itself, as for want of memory."""
-        if (ended := self._process.poll()) is None:
-            self._process.kill()
-            self._process.wait()
-        for group, _ in cgroups(self._process.pid):
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for group, _ in cgroups(self.pid(SHARD)):
             if group.exists():
                 group.rmdir()
-        if ended is not None:
-            raise SystemExit(f"{self.name}: it ended with {ended}: {self._log.read_text()}")
 
 
 def limit(memory: int, pid: int) -> str:
@@ -242,30 +198,33 @@ def asked_for(groups: Sequence[str], count: int, seed: int) -> list[str]:
 def rows(table: int, memory: int, turns: int, pulls: int) -> list[Row]:
     """One for each shard: medians of its turns, and the least and most of them."""
     with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as at, ExitStack() as stack:
-        founded, shards = Founded(Path(at), table), list[Serving]()
-        for name, bound in ((ALL, None), (f"{memory // MIB} MiB", memory)):
-            shards.append(Serving(Path(at), founded, name, bound))
-            stack.callback(shards[-1].end)
+        initial = Path(at) / "initial"
+        write_table(initial, table)
+        shards = [
+            stack.enter_context(Serving(Path(at), initial, table, bound))
+            for bound in (None, memory)
+        ]
         spawn = multiprocessing.get_context("spawn")
-        clients = stack.enter_context(ProcessPoolExecutor(len(CLIENTS), spawn))
+        clients = stack.enter_context(ProcessPoolExecutor(CLIENTS, spawn))
 
         def turn(shard: Serving, asked: Sequence[str]) -> Turn:
             cpu, read = shard.spent()
-            began, to = time.perf_counter(), (Path(at) / "kit", founded.run.id, shard.address)
-            shares = [asked[first :: len(CLIENTS)] for first in range(len(CLIENTS))]
-            bits = "".join(clients.map(partial(pulled, *to), CLIENTS, shares))
+            address = shard.known.read_text().strip()
+            began, to = time.perf_counter(), (shard.kit(SHARD), shard.run, address)
+            shares = [asked[first::CLIENTS] for first in range(CLIENTS)]
+            bits = "".join(clients.map(partial(pulled, *to), shard.clients, shares))
             seconds, (cpu_now, read_now) = time.perf_counter() - began, shard.spent()
             count = len(asked)
             return Turn(count / seconds, (cpu_now - cpu) / count, (read_now - read) / count, bits)
 
         for shard in shards:  # all that may be in memory comes, then what is hot stays
             shard.listens()
-            turn(shard, founded.groups)
-            turn(shard, asked_for(founded.groups, pulls, 1))
+            turn(shard, shard.groups)
+            turn(shard, asked_for(shard.groups, pulls, 1))
         found: dict[str, list[Turn]] = {each.name: [] for each in shards}
         for number in range(turns):
             for shard in shards[:: -1 if number % 2 else 1]:
-                found[shard.name].append(turn(shard, asked_for(founded.groups, pulls, 2 + number)))
+                found[shard.name].append(turn(shard, asked_for(shard.groups, pulls, 2 + number)))
             if len({took[-1].bits for took in found.values()}) > 1:
                 raise SystemExit("the shards serve other bits")
         return [_row(each, found[each.name], found[ALL]) for each in shards]

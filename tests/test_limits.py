@@ -39,10 +39,11 @@ from secureps.service.one_wave import answer_batches
 from secureps.store.checkpoint import header_end
 from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE
-from secureps.store.kit_files import Passphrase, read
+from secureps.store.kit_files import read
 from secureps.store.spool import check_key
 from secureps.wire.grpc.framing import open_frame, unbundle
 from secureps.wire.msgpack import decode, encode
+from tests.kits.party_kits import phrase
 from tests.kits.privacy_kit import PRIVACY
 from tests.kits.roles_kit import collecting, make_plan
 from tests.kits.transport_kit import EchoServer, Grpc
@@ -270,7 +271,7 @@ LIMITS = {
     "a holder's key": Limit(200_000, cipher_key, Malformed, "cipher key cannot have 200001 bytes"),
     "a file of a kit": Limit(32 << 20, kit_file, KitError, "more than 33554432 bytes"),
     "a passphrase": Limit(
-        1024, lambda n, _: Passphrase(b"x" * n), ConfigError, "1 to 1024 bytes, this one 1025"
+        1024, lambda n, _: phrase("x" * n), ConfigError, "1 to 1024 bytes, this one 1025"
     ),
     "a spool's key": Limit(250, lambda n, _: check_key("x" * n), Malformed, "not a key"),
     "the header of a state file": Limit(

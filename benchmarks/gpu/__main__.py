@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = TINY if device.type == "cpu" else FULL
     with one_thread() if device.type == "cpu" else nullcontext():
         measure(Bench(device, sizes), asked.out, asked.seconds)
-    print(f"written: {asked.out}; python -m benchmarks.gpu.page {asked.out} draws it")
+    print(f"written: {asked.out}")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ and rotate the same model: `bits` tells whether it is the same.
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any, TextIO
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +25,8 @@ from secureps.client.device_rotation import rotation_on
 SHARE = 0.45
 """Of the device's memory, of each."""
 TURNS = 3
+PATIENCE = 300.0
+"""Seconds for which a client waits for the others."""
 
 
 def work(device: torch.device, tiny: bool) -> str:
@@ -37,54 +37,33 @@ def work(device: torch.device, tiny: bool) -> str:
     return hashlib.sha256(values.tobytes()).hexdigest()
 
 
-def play(given: Sequence[str], lines: TextIO) -> None:
-    """One client: it says when it is ready, waits for a line, works, and says what that took."""
-    device, tiny = torch.device(given[0]), given[1] == "tiny"
+def play(device: torch.device, tiny: bool, ready: Any) -> dict[str, Any]:
+    """One client: it works when all are `ready`, a barrier, and says what that took."""
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(SHARE, device)
     work(device, tiny)
     memory = Memory(device)
-    print("ready", flush=True)
-    lines.readline()
+    ready.wait(PATIENCE)
     began = time.perf_counter()
     made = {work(device, tiny) for _ in range(TURNS)}
     seconds = (time.perf_counter() - began) / TURNS
     bits = hashlib.sha256("".join(sorted(made)).encode()).hexdigest()
-    print(json.dumps({"seconds": seconds, "peak": memory.peak, "bits": bits}), flush=True)
+    return {"seconds": seconds, "peak": memory.peak, "bits": bits}
 
 
-def beside(count: int, command: Sequence[str]) -> list[dict[str, Any]]:
-    """What so many processes say that begin their work together.
-
-    Raises:
-        RuntimeError: one ended before; what it printed as an error is seen on this terminal.
-    """
-    with ExitStack() as stack:
-        started = list[subprocess.Popen[str]]()
-        for _ in range(count):
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            each = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
-            stack.callback(each.kill)
-            started.append(each)
-        answers = [_line(each) for each in started]
-        if answers != ["ready\n"] * count:
-            raise RuntimeError("a client of several on a device ended before its work")
-        for each in started:
-            assert each.stdin is not None
-            each.stdin.write("go\n")
-            each.stdin.flush()
-        return [json.loads(_line(each) or "null") for each in started]
+def beside(count: int, device: torch.device, tiny: bool) -> list[dict[str, Any]]:
+    """What so many processes say that begin their work together."""
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Manager() as shared, ProcessPoolExecutor(count, spawn) as pool:
+        ready = shared.Barrier(count)
+        played = [pool.submit(play, device, tiny, ready) for _ in range(count)]
+        return [each.result() for each in played]
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
-def rows(ask: Callable[[int], list[dict[str, Any]]]) -> Iterator[Row]:
-    """Of one client, and of two; `ask` plays so many together."""
-    (alone,) = ask(1)
-    for found in ([alone], ask(2)):
+def neighbours(device: torch.device, tiny: bool) -> Iterator[Row]:
+    """Rows of one client, and of two."""
+    (alone,) = beside(1, device, tiny)
+    for found in ([alone], beside(2, device, tiny)):
         slowest = max(each["seconds"] for each in found)
         yield {
             "clients": len(found),
@@ -94,14 +73,3 @@ def rows(ask: Callable[[int], list[dict[str, Any]]]) -> Iterator[Row]:
             "most MB of one": max(each["peak"] for each in found) / 1e6,
             "bits": "same" if all(e["bits"] == alone["bits"] for e in found) else "others",
         }
-
-
-def neighbours(device: torch.device, tiny: bool) -> Iterator[Row]:
-    """Rows, of processes."""
-    size = "tiny" if tiny else "full"
-    command = [sys.executable, "-m", "benchmarks.gpu.neighbours", str(device), size]
-    return rows(lambda count: beside(count, command))
-
-
-if __name__ == "__main__":
-    play(sys.argv[1:], sys.stdin)

@@ -6,15 +6,16 @@ waited for it is charged.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import numpy as np
+import psutil
 
 from benchmarks.peers.outcome import Figures, PeerError
 
@@ -22,27 +23,7 @@ PERIOD = 0.2
 """Seconds between two looks at processes."""
 WIRE_PERIOD = 0.02
 """And at the wire, which costs less."""
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 CLIENTS, SERVERS = "clients", "servers"
-
-
-@dataclass(frozen=True)
-class Process:
-    """One line of /proc/PID/stat: seconds of its own and of children that ended; bytes resident."""
-
-    pid: int
-    parent: int
-    cpu: float
-    resident: int
-
-
-def parse_stat(text: str) -> Process:
-    """Reads the line; a name may have spaces and parentheses in it."""
-    pid, _, rest = text.partition(" (")
-    fields = rest.rpartition(") ")[2].split()
-    ticks = sum(int(fields[k]) for k in (11, 12, 13, 14))
-    return Process(int(pid), int(fields[1]), ticks / TICKS, int(fields[21]) * PAGE)
 
 
 def parse_counters(text: str, interface: str) -> tuple[int, int]:
@@ -55,36 +36,17 @@ def parse_counters(text: str, interface: str) -> tuple[int, int]:
     return 0, 0
 
 
-def processes() -> dict[int, Process]:
-    """All that are there now."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                process = parse_stat(Path("/proc", name, "stat").read_text())
-            except (OSError, ValueError):  # it ended meanwhile
-                continue
-            found[process.pid] = process
-    return found
+def members(roots: Mapping[int, str]) -> Iterator[tuple[psutil.Process, str]]:
+    """The processes that descend from this one, each with its root's group.
 
-
-def members(
-    everybody: Mapping[int, Process], roots: Mapping[int, str], reaper: int
-) -> dict[int, str]:
-    """The group of each process that descends from a root, by pid.
-
-    One that descends from the reaper alone lost the root that began it: it is a server's.
+    One that lost the root that began it is a server's.
     """
-    found: dict[int, str] = {}
-    for pid in everybody:
-        at = pid
-        while at in everybody and at not in roots and at != reaper:
-            at = everybody[at].parent
-        if at in roots:
-            found[pid] = roots[at]
-        elif at == reaper and pid != reaper:
-            found[pid] = SERVERS
-    return found
+    everybody = {each.pid: each for each in psutil.Process().children(recursive=True)}
+    for process in everybody.values():
+        at = process.pid
+        while at in everybody and at not in roots:
+            at = everybody[at].ppid()
+        yield process, roots.get(at, SERVERS)
 
 
 @dataclass(frozen=True)
@@ -104,15 +66,6 @@ class Traffic:
     time: float
     up: int
     down: int
-
-
-def interpolate(points: Sequence[tuple[float, float]], time: float) -> float:
-    """A quantity at a time between two points, which are in order; beyond them, the nearest."""
-    at = bisect.bisect_right(points, time, key=lambda point: point[0])
-    if at in (0, len(points)):
-        return points[min(at, len(points) - 1)][1]
-    (begin, low), (end, high) = points[at - 1], points[at]
-    return low + (time - begin) / (end - begin) * (high - low)
 
 
 def figures(
@@ -136,8 +89,9 @@ def figures(
     warm = len(marks) - 1
 
     def a_round(points: Iterable[tuple[float, float]]) -> float:
-        drawn = list(points)
-        return (interpolate(drawn, marks[-1]) - interpolate(drawn, marks[0])) / warm
+        times, amounts = np.array(list(points)).T
+        began, ended = np.interp([marks[0], marks[-1]], times, amounts)
+        return float(ended - began) / warm
 
     sent = values * clients
     counted = any(t.up for t in traffic)
@@ -198,12 +152,11 @@ class Meter(threading.Thread):
         self.traffic.append(Traffic(time.monotonic(), up, down))
 
     def _look_at_processes(self) -> None:
-        everybody = processes()
-        groups = members(everybody, dict(self._roots), os.getpid())
-        cpu = {CLIENTS: 0.0, SERVERS: 0.0}
-        resident = 0
-        for pid, group in groups.items():
-            cpu[group] += everybody[pid].cpu
-            resident += everybody[pid].resident
-        self.samples.append(Sample(time.monotonic(), cpu[CLIENTS], cpu[SERVERS], resident))
-        self._check(resident)
+        cpu, resident = {CLIENTS: 0.0, SERVERS: 0.0}, 0
+        with suppress(psutil.NoSuchProcess):  # one ended meanwhile: the next look has all
+            for process, group in members(self._roots):
+                with process.oneshot():
+                    cpu[group] += sum(process.cpu_times()[:4])  # also of children that ended
+                    resident += process.memory_info().rss
+            self.samples.append(Sample(time.monotonic(), cpu[CLIENTS], cpu[SERVERS], resident))
+            self._check(resident)

@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from benchmarks.peers import meter
-from benchmarks.peers.meter import CLIENTS, SERVERS, Meter, parse_counters, processes
+from benchmarks.peers.meter import CLIENTS, SERVERS, Meter, parse_counters
 from benchmarks.peers.outcome import Figures, PeerError
 from tests.kits.nursery import ROOT
 
@@ -238,23 +240,25 @@ class Stage:
 
     def _kill(self) -> None:
         """All that descends from this process, also what is begun meanwhile."""
-        while victims := _descendants():
-            for pid in victims:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        mine = {process.pid for process in self._running}
+        while victims := _living():
+            for victim in victims:
+                with suppress(psutil.NoSuchProcess):
+                    victim.kill()
             time.sleep(0.02)
-            mine = {process.pid for process in self._running}
-            for pid in victims - mine:
+            for pid in {victim.pid for victim in victims} - mine:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
 
-def _descendants() -> set[int]:
-    """Those that live; zombies hold no memory, and are waited for by whoever began them."""
-    everybody, found = processes(), {os.getpid()}
-    while more := {p.pid for p in everybody.values() if p.parent in found} - found:
-        found |= more
-    return {pid for pid in found - {os.getpid()} if everybody[pid].resident}
+def _living() -> list[psutil.Process]:
+    """Descendants; zombies hold no memory, and are waited for by whoever began them."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+    return found
 
 
 def _reap_orphans() -> None:

@@ -314,14 +314,12 @@ def replay(machine: Machine, journal: Journal) -> Iterator[Record]:
 def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; logs if the disk refuses. Raises DamagedStore.
 
-    Call it after each commit: packing old rows takes long, and each call packs a few of them. All
-    records that the machine has applied must be in the journal.
+    All records that the machine has applied must be in the journal.
     """
     if not journal.is_due or not isinstance(machine, Foldable):
         return
     try:
-        if journal.pack():
-            journal.compact(machine.make_fold())
+        journal.compact(machine.make_fold())
     except DamagedStore:
         raise
     except OperatorError as error:

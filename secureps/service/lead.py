@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from secureps.errors import Busy, Conflict, InternalError, Refused, SecurepsError
-from secureps.exhaustion import name_limit
 from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
@@ -41,7 +40,6 @@ from secureps.store.checkpoint import (
 )
 from secureps.store.journal import Journal
 from secureps.store.journal_rows import Mark
-from secureps.wire.transport import error_for_sender
 
 AWAY = 5.0
 """Seconds of silence after which the coordinator goes on without its standby."""
@@ -59,9 +57,8 @@ ALONE = "its standby is away: the coordinator starts anew, and goes on without i
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a journal and its digest; it has this row and perhaps later ones."""
+    """A copy of a journal and its digest."""
 
-    row: Mark
     digest: bytes
     whole: bytes
 
@@ -84,7 +81,6 @@ class Lead(Executor):
         self._heard = -AWAY
         self._asks: tuple[Mark, Future[Reply]] | None = None
         self._copy: Copy | None = None
-        self._copying: Future[Copy] | None = None
         self._held: deque[tuple[int, Handled]] = deque()
 
     # --- effects wait -------------------------------------------------------------
@@ -106,7 +102,7 @@ class Lead(Executor):
 
     def _compact(self) -> None:
         """Compacts, unless a standby that follows lacks a row that would be archived."""
-        away = self._copying is None and self._loop.now() >= self._heard + AWAY
+        away = self._loop.now() >= self._heard + AWAY
         if self._has >= self._journal.fold_mark.seq or away:
             super()._compact()
 
@@ -156,47 +152,15 @@ class Lead(Executor):
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
         """Sends the requested part of a copy of the journal.
 
-        A standby without any part gets the first one: of the present copy if all later rows are
-        still in the journal, otherwise of a new copy, which is made beside the loop.
+        While a copy is made the coordinator does nothing else, for 0.6 seconds with 256 MiB.
         """
-        copy = self._copy
-        if copy is not None and (copy.digest == message.copy or self._is_usable(copy, message)):
-            self._settle(answer, Rows((), _part(copy, message)))
-            self.later(self._drop_copy, AWAY)
-            return
-
-        def made(done: Future[Copy]) -> None:
-            self.later(partial(self._finish_copy, message, answer, done))
-
-        if self._copying is None:
+        if self._copy is None or (message.have and self._copy.digest != message.copy):
             self._copy = None  # two copies would take much memory
-            self._copying = self._offload(partial(self._copy_journal, self._journal.mark))
-        self._copying.add_done_callback(made)
-
-    def _is_usable(self, copy: Copy, message: Follow) -> bool:
-        if message.have:
-            return False
-        try:
-            self._journal.read_after(copy.row, 1)
-        except (Conflict, Refused):
-            return False
-        return True
-
-    def _copy_journal(self, row: Mark) -> Copy:
-        whole = self._journal.serialize()
-        return Copy(row, payload_digest(whole), whole)
-
-    def _finish_copy(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
-        self._heard, error = self._loop.now(), done.exception()
-        if self._copying is done:  # the first of several callbacks
-            self._copying, self._copy = None, done.result() if error is None else None
-        if error is None:
-            self._settle(answer, Rows((), _part(done.result(), message)))
-            self.later(self._drop_copy, AWAY)
-        elif name_limit(error):
-            raise error
-        else:
-            self._settle(answer, error_for_sender(error))  # the run goes on without a standby
+            whole = self._journal.serialize()
+            self._copy = Copy(payload_digest(whole), whole)
+        self._heard = self._loop.now()
+        self._settle(answer, Rows((), _part(self._copy, message)))
+        self.later(self._drop_copy, AWAY)
 
     def _drop_copy(self) -> None:
         if self._loop.now() >= self._heard + AWAY:

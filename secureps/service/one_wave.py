@@ -261,11 +261,6 @@ class _ReadOnce(WrappedJournal):
             self._rows = list(self._journal.replay())
         return iter(self._rows)
 
-    def pack(self) -> bool:
-        while not self._journal.pack():  # the next process would have to begin packing anew
-            pass
-        return True
-
     def compact(self, fold: Fold) -> None:
         self._journal.compact(fold)
         self._rows = []

@@ -36,12 +36,13 @@ from typing import TypeVar
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
 from secureps.file_access import BINARY
-from secureps.messages.encoding import from_plain, payload_hasher
+from secureps.messages.encoding import from_plain
 from secureps.messages.records import Dated, RunPinned
 from secureps.messages.requests import CopyPart
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
+from secureps.store.checkpoint import digest_of_file
 from secureps.store.envelope_keys import ledger_height, run_folder
 from secureps.store.journal import last_row, read_rows
 from secureps.store.journal_rows import (
@@ -365,7 +366,6 @@ class CopyParts:
         self._folder = state / COPY
         self._path = self._folder / f"{JOURNAL}.part"
         self._digest, self._size, self._have = b"", 0, 0
-        self._hasher = payload_hasher()
 
     def keep(self, part: CopyPart) -> None:
         """Stores the next part.
@@ -376,7 +376,6 @@ class CopyParts:
         """
         if part.offset == 0:
             self._digest, self._size, self._have = part.digest, part.size, 0
-            self._hasher = payload_hasher()
         expected = (self._digest, self._size, self._have)
         if (part.digest, part.size, part.offset) != expected or not part.part:
             raise Refused("the coordinator sent another part of its journal than was asked for")
@@ -390,10 +389,9 @@ class CopyParts:
                 if part.end == self._size:
                     file.flush()
                     durability.sync(file.fileno())
-            self._hasher.update(part.part)
             self._have = part.end
             if self._have == self._size:
-                if self._hasher.digest() != self._digest:
+                if digest_of_file(self._path) != self._digest:
                     raise Refused("the coordinator's copy of its journal does not have its digest")
                 whole = self._folder / JOURNAL
                 put_in_place(self._path, whole)

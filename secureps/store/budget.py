@@ -136,10 +136,7 @@ class BudgetLedger:
 
         The local steps of one version may train the same model; metrics have no steps.
         """
-        self.rows()
-        return self._explain_repeat(row)
-
-    def _explain_repeat(self, row: UpdateReleased) -> str:
+        self._refresh()
         first = self._bases.get((row.run, row.client, row.group, row.model))
         if first is None or (first[0] == row.version and is_model_group(row.group)):
             return ""
@@ -168,11 +165,11 @@ class BudgetLedger:
             return (
                 "its ledger does not say which updates of this run have left: an older one wrote it"
             )
-        return self._explain_repeat(row)
+        return self.explain_repeat(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
         """True if this client's updates of the run are, or may be, on record."""
-        self.rows()
+        self._refresh()
         return run in self._unnamed or any(place[:2] == (run, client) for place in self._places)
 
     def _select_new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
@@ -181,7 +178,7 @@ class BudgetLedger:
     def _demand_all(self, rows: Sequence[UpdateReleased], delta: float) -> None:
         new = self._select_new(rows)
         if any(_is_unprotected(row) for row in rows):
-            self._refuse_unprotected()
+            self.refuse_unprotected()
         if facts := [row.fact for row in new if row.fact is not None]:
             self._demand(facts, delta)
 
@@ -209,13 +206,16 @@ class BudgetLedger:
 
     def refuse_unprotected(self) -> None:
         """Raises BudgetSpent for an update without privacy, before a training in vain."""
-        self.rows()
-        self._refuse_unprotected()
+        if (limit := self.limit) is not None:
+            raise BudgetSpent(
+                f"the plan trains without privacy, and {self.path} has a budget of {limit:g} for "
+                "all runs: nothing more is sealed"
+            )
 
     @property
     def limit(self) -> float | None:
-        self.rows()
-        return self._limit
+        lowered = [row.budget for _, row in self._refresh() if isinstance(row, BudgetLowered)]
+        return min([*lowered, *([] if self.budget is None else [self.budget])], default=None)
 
     def lower(self, budget: float) -> None:
         """Lowers the budget of all runs together from now on, durably.
@@ -226,17 +226,12 @@ class BudgetLedger:
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
         with self._transaction() as append:
-            if (limit := self._limit) is not None and budget >= limit:
+            if (limit := self.limit) is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
             append([BudgetLowered(budget)])
 
-    @property
-    def _limit(self) -> float | None:
-        lowered = [row.budget for _, row in self._rows if isinstance(row, BudgetLowered)]
-        return min([*lowered, *([] if self.budget is None else [self.budget])], default=None)
-
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
-        if (limit := self._limit) is None:
+        if (limit := self.limit) is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))
         total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
@@ -244,13 +239,6 @@ class BudgetLedger:
             raise BudgetSpent(
                 f"another update would bring epsilon to {total:.2f} over all runs that {self.path} "
                 f"counts, and the budget is {limit:g}, of {unit_of(new)}: nothing more is sealed"
-            )
-
-    def _refuse_unprotected(self) -> None:
-        if (limit := self._limit) is not None:
-            raise BudgetSpent(
-                f"the plan trains without privacy, and {self.path} has a budget of {limit:g} for "
-                "all runs: nothing more is sealed"
             )
 
     def describe_spent(self, delta: float) -> str:
@@ -274,12 +262,14 @@ class BudgetLedger:
         return _select_facts(self.rows())
 
     def rows(self) -> Rows:
-        if not self.path.is_file():
-            return []
+        return [*self._refresh()]
+
+    def _refresh(self) -> Rows:
+        """Reads new rows of the file, unless this is in a transaction, which has read them."""
         if not self._is_current():
-            with self._transaction():  # reads the new rows
+            with self._transaction():
                 pass
-        return [*self._rows]
+        return self._rows
 
     def spent(self) -> tuple[RunSpent, ...]:
         rows = self.rows()
@@ -297,7 +287,9 @@ class BudgetLedger:
         )
 
     def _is_current(self) -> bool:
-        return bool(self._rows) and read_height(height_path(self.path)) == self._upto
+        if not self.path.is_file():
+            return self._upto == START
+        return read_height(height_path(self.path)) == self._upto
 
     @contextmanager
     def _transaction(self) -> Iterator[Append]:
@@ -345,9 +337,6 @@ class MemoryLedger(BudgetLedger):
 
     def __init__(self) -> None:
         super().__init__(_IN_MEMORY)
-
-    def rows(self) -> Rows:
-        return [*self._rows]
 
     def _is_current(self) -> bool:
         return True

@@ -209,25 +209,21 @@ def _pieces(array: NDArray[Any] | FiledTensor) -> Iterable[bytes | memoryview]:
 
 
 def read_state(
-    path: str | Path, prefix: str = ""
+    path: str | Path, prefix: str = "", digest: bytes | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Reads the tensors with this `prefix`, and the metadata; DamagedStore if absent or torn."""
-    path = Path(path)
-    with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
-        placed, metadata = _find_tensors(path, file, _read(file, 0, _HEADER))
-        tensors = {
-            name: _view(_read(file, tensor.offset, tensor.nbytes), replace(tensor, offset=0))
-            for name, tensor in placed.items()
-            if name.startswith(prefix)
-        }
+    """Reads the tensors with this `prefix`, and the metadata; raises as `find_tensors`."""
+    placed, metadata = _find_tensors(Path(path), digest)
+    tensors = {
+        name: _view(bytearray().join(tensor.pieces()), replace(tensor, offset=0))
+        for name, tensor in placed.items()
+        if name.startswith(prefix)
+    }
     return tensors, metadata
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
     """Reads a state file's metadata; DamagedStore if the file is absent or damaged."""
-    path = Path(path)
-    with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
-        return _find_tensors(path, file, _read(file, 0, _HEADER))[1]
+    return _find_tensors(Path(path), None)[1]
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -391,10 +387,10 @@ def _encode_manifest(plain: dict[str, Any]) -> bytes:
 
 
 @contextlib.contextmanager
-def open_part(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
+def open_part(path: Path, absent: str = "absent") -> Iterator[BinaryIO]:
     """Opens a file of a checkpoint; DamagedStore if it cannot be read."""
     try:
-        with open_to_read(path, buffered) as file:
+        with open_to_read(path) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None
@@ -432,8 +428,8 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
     return hasher.digest()
 
 
-_HEADER = 4096
-"""Bytes that are read first, for a header: the header of a few tensors is shorter."""
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of reading a damaged header."""
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 
@@ -444,57 +440,45 @@ def find_tensors(path: Path, digest: bytes | None) -> dict[str, FiledTensor]:
     Without the `digest` of the whole file only the header is read. DamagedStore if the file is
     absent, torn, of types that numpy lacks, or of another digest.
     """
-    with open_part(path, buffered=False) as file:
-        found, _ = _find_tensors(path, file, _read(file, 0, _HEADER))
-    if digest is not None and digest_of_file(path) != digest:
-        raise DamagedStore(f"{path}: damaged: its digest is another")
-    return found
-
-
-def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
-    room = np.empty(max(0, min(length, os.fstat(file.fileno()).st_size - start)), np.uint8)
-    file.seek(start)
-    have = 0
-    while have < room.size and (count := file.readinto(room[have:].data)):
-        have += count
-    return room[:have]
+    return _find_tensors(path, digest)[0]
 
 
 def _find_tensors(
-    path: Path, file: Any, begin: NDArray[np.uint8]
-) -> tuple[dict[str, FiledTensor], dict[str, str]]:
-    size = os.fstat(file.fileno()).st_size
-    end = header_end(path, bytes(begin[:HEADER_START]), size)
-    here = end <= begin.size
-    text = begin[HEADER_START:end] if here else _read(file, HEADER_START, end - HEADER_START)
-    try:
-        header = json.loads(bytes(text))
-    except (ValueError, RecursionError) as error:
-        raise DamagedStore(f"{path}: not a state file: {error}") from None
-    return _place_tensors(path, header, end, size)
-
-
-def _place_tensors(
-    path: Path, header: Any, start: int, size: int
+    path: Path, digest: bytes | None
 ) -> tuple[dict[str, FiledTensor], dict[str, str]]:
     """Reads a header; DamagedStore unless its tensors are exactly the file's bytes."""
+    with open_part(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = file.read(HEADER_START)
+        start = header_end(path, begin, size)
+        text = file.read(start - HEADER_START)
     found: dict[str, FiledTensor] = {}
     try:
+        header = json.loads(text)
         metadata = dict(header.pop("__metadata__", {}))
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("its metadata are no texts")
         for name, each in header.items():
-            begin, end = map(int, each["data_offsets"])
+            first, end = map(int, each["data_offsets"])
             shape = tuple(map(int, each["shape"]))
             dtype = _BFLOAT16 if each["dtype"] == "BF16" else np.dtype(TYPES[each["dtype"]])
-            tensor = FiledTensor(path, dtype, shape, start + begin)
-            if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
+            tensor = FiledTensor(path, dtype, shape, start + first)
+            if min((*shape, first)) < 0 or tensor.nbytes != end - first or start + end > size:
                 raise ValueError(f"{name} is not in it")
             found[name] = tensor
         if start + sum(each.nbytes for each in found.values()) != size:
             raise ValueError(f"its tensors are not all of its {size} bytes")
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
+    if digest is not None and digest_of_file(path) != digest:
+        raise DamagedStore(f"{path}: damaged: its digest is another")
     return found, metadata
 
 
@@ -508,46 +492,12 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
         MemoryError: no address space, or no map, is left for the process.
     """
     placed = find_tensors(path, digest)
-    try:
-        with open_to_read(path, buffered=False) as file:
+    with open_part(path) as file:
+        try:
             whole = _map(file, 0, mmap.ACCESS_READ)
-    except OSError as error:
-        raise DamagedStore(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # the file has become empty
-        raise DamagedStore(f"{path}: torn: {error}") from None
+        except ValueError as error:  # the file has become empty
+            raise DamagedStore(f"{path}: torn: {error}") from None
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
-
-
-def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
-    """Maps a tensor of a safetensors file, read-only, and checks this tensor's digest.
-
-    Raises:
-        DamagedStore: the file is absent or torn, or the tensor has another `payload_digest`.
-        MemoryError: as `map_state`.
-    """
-    with open_part(path, buffered=False) as file:
-        tensor = _find_tensors(path, file, _read(file, 0, _HEADER))[0].get(name)
-        if tensor is None:
-            raise DamagedStore(f"{path}: there is no {name} in it")
-        hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
-        for start in range(tensor.offset, end, _PIECE):
-            hasher.update(_read(file, start, min(_PIECE, end - start)).data)
-        if hasher.digest() != digest:
-            raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
-        return _view(_map(file, 0, mmap.ACCESS_READ), tensor)
-
-
-def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
-    """Reads a whole safetensors file and checks its digest; raises as `find_tensors`."""
-    with open_part(path, buffered=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _PIECE:
-            _find_tensors(path, file, _read(file, 0, _HEADER))  # a file of holes takes no memory
-        data = _read(file, 0, size)
-        if payload_digest(data.data) != digest:
-            raise DamagedStore(f"{path}: damaged: its digest is another")
-        placed, _ = _find_tensors(path, file, data)
-        return {name: _view(data, tensor) for name, tensor in placed.items()}
 
 
 def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
@@ -560,7 +510,7 @@ def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap
         raise
 
 
-def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: FiledTensor) -> NDArray[Any]:
+def _view(whole: mmap.mmap | bytearray, tensor: FiledTensor) -> NDArray[Any]:
     if tensor.dtype == _BFLOAT16:
         halves = _view(whole, replace(tensor, dtype=np.dtype("<u2")))
         return (halves.astype(np.uint32) << 16).view(np.float32)

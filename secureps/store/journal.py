@@ -16,7 +16,7 @@ What happens to one record:
     durable    `_insert` commits rows and head in one transaction, and then writes the height: the
                last row's number and digest (`journal_rows.Height`). Only then may effects follow.
     replayed   `replay` compares each row with its digest
-    compacted  `pack` and `compact` replace old rows by the machine's fold, and archive short forms
+    compacted  `compact` replaces old rows by the machine's fold, and archives their short forms
 
 What survives a kill: every record whose `append` returned. SQLite finishes or undoes a transaction
 that was cut off. If the process died between rows and height, the next start accepts the rows.
@@ -115,13 +115,11 @@ class Journal(Protocol):
     def is_due(self) -> bool:
         """True if the journal should be compacted."""
 
-    def pack(self) -> bool:
-        """Does a part of `compact`; returns whether the rest is short. Raises as `replay`."""
-
     def compact(self, fold: Fold) -> None:
         """Replaces all records by their fold; OperatorError if the disk refuses.
 
-        After an error the journal is due again only when it has grown as much as before.
+        Raises DamagedStore as `replay`. After an error the journal is due again only when it has
+        grown as much as before.
         """
 
     def close(self) -> None:
@@ -152,7 +150,7 @@ class Journal(Protocol):
         """
 
     def serialize(self) -> bytes:
-        """Returns the journal as one file; thread-safe. Refused if it is too large."""
+        """Returns the journal as one file; Refused if it is too large."""
 
     @property
     def fold_mark(self) -> Mark:
@@ -215,9 +213,6 @@ class MemoryJournal:
     def is_due(self) -> bool:
         return False
 
-    def pack(self) -> bool:
-        return True
-
     def compact(self, fold: Fold) -> None:
         """Does nothing: all records stay."""
 
@@ -250,17 +245,18 @@ class SqliteJournal:
     def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
         self._oldest, self._least, self._closed = oldest, least, False
-        self._going: journal_rows.Segments | None = None
         with ExitStack() as stack:
             stack.callback(os.close, lock_journal(self._path))
-            self._refuse_behind()
+            self._check_height()
             self._base = stack.enter_context(closing(self._connect()))
             self._prepare()
-            self._seq, self._chain, self._height = self._open_height()
             with advise_restore(self._path):
+                own = _read_head(self._path, self._base)
                 self._kept = journal_rows.read_fold(self._path, self._base)
-            self._grown = journal_rows.bytes_since(self._path, self._base, self.fold_mark)
+            self._seq, self._chain = own.seq, own.chain
+            self._height = Height(height_path(self._path), own)
             stack.callback(self._height.close)
+            self._grown = journal_rows.bytes_since(self._path, self._base, self.fold_mark)
             self._open = stack.pop_all()
 
     @property
@@ -341,21 +337,16 @@ class SqliteJournal:
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
 
-    def pack(self) -> bool:
-        self._going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
-        return self._going.pack(self._seq)
-
     def compact(self, fold: Fold) -> None:
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first, so that after an error the next commit does not try again
         if self.fold_mark == self.mark:
             return  # the last row has to stay, because the head names it
-        going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
-        mark, last = self.mark, self.last
+        known, mark, last = self.fold_mark, self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = journal_rows.compact(self._base, going, mark, last, fold)
-        self._kept, self._going = journal_rows.StoredFold(mark, last, fold, size), None
+            size = journal_rows.compact(self._path, self._base, known, mark, last, fold)
+        self._kept = journal_rows.StoredFold(mark, last, fold, size)
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
@@ -376,19 +367,34 @@ class SqliteJournal:
         self._closed = True
         self._open.close()
 
-    def _refuse_behind(self) -> None:
+    def _check_height(self) -> None:
         """Checks the height without changing a file: a damaged log may still be useful."""
         if restoring_path(self._path).exists():
             raise DamagedStore(
                 f"{self._path.parent}: a restore was cut short here: run secureps restore again"
             )
-        mark = read_height(height_path(self._path))
-        if mark is None or mark == START:
-            return
+        beside = height_path(self._path)
+        mark = read_height(beside)
         empty = not self._path.is_file() or self._path.stat().st_size == 0
         with advise_restore(self._path):
             own = START if empty else last_row(self._path, self._oldest)
+        if mark is None and own != START:
+            raise DamagedStore(
+                f"{beside}: missing: it says how far the journal beside it has come, and without "
+                "it nobody can tell an older copy; bring both back from one copy: secureps restore"
+            )
+        if mark is None or mark == START:
+            return
         refuse_behind(self._path, own, mark)
+        with read_only(self._path) as base:
+            query = "SELECT chain FROM journal WHERE seq = ?"
+            row = base.execute(query, (mark.seq,)).fetchone()
+        if row != (mark.chain,):
+            raise DamagedStore(
+                f"{self._path}: its row {mark.seq} is not the one that was written: this is "
+                "another party's or another run's journal, or it was edited; bring back the "
+                "folder's own: secureps restore"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
@@ -416,34 +422,6 @@ class SqliteJournal:
     def _disk_error(self, doing: str, error: Exception) -> OperatorError:
         kind = DiskFailed if is_full(self._path, error) else OperatorError
         return kind(f"{self._path}: {doing}{error}")
-
-    def _open_height(self) -> tuple[int, bytes, Height]:
-        """Reads the last row and opens the height; checks that they agree."""
-        with name_damage(self._path):
-            with advise_restore(self._path):
-                own = _read_head(self._path, self._base)
-            beside = height_path(self._path)
-            mark = read_height(beside)
-            if mark is None and own != START:
-                raise DamagedStore(
-                    f"{beside}: missing: it says how far the journal beside it has come, and "
-                    "without it nobody can tell an older copy; bring both back from one copy: "
-                    "secureps restore"
-                )
-            if mark is not None and mark != START:
-                self._refuse_other(own, mark)
-            height = Height(beside, own)
-        return own.seq, own.chain, height
-
-    def _refuse_other(self, own: Mark, mark: Mark) -> None:
-        refuse_behind(self._path, own, mark)
-        query = "SELECT chain FROM journal WHERE seq = ?"
-        if self._base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
-            raise DamagedStore(
-                f"{self._path}: its row {mark.seq} is not the one that was written: this is "
-                "another party's or another run's journal, or it was edited; bring back the "
-                "folder's own: secureps restore"
-            )
 
 
 def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:

@@ -8,10 +8,9 @@
     PATH.lock        locked by the process that has the journal open
     PATH.restoring   a marker during a restore
 
-A compaction writes the fold of all rows, and archives the rows before the previous fold. The rows
-since that fold stay for a standby. Numbers and digests of rows never change. A compaction is one
-transaction; packing old rows takes longest, so it is done in memory before, a few rows at a time.
-The fold's digest covers its last row and the archive.
+A compaction is one transaction. It writes the fold of all rows, and archives the rows before the
+previous fold. The rows since that fold stay for a standby. Numbers and digests of rows never
+change. The fold's digest covers its last row and the archive.
 
 First the log is synced, then the height. Synced together, a power cut could leave the height one
 commit ahead, and a start would have to accept that; then an attacker could bring back a log without
@@ -22,7 +21,6 @@ slots of a page each, written in turns, so that a torn write leaves one whole.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import platform
@@ -193,15 +191,10 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         yield base
 
 
-LEAST = 4 << 20
-"""Bytes of rows before which a journal is not compacted. A journal with a longer fold waits for as
-many bytes as the fold has, so that compacting costs a bounded share of writing."""
-
-SEGMENT = 16 << 20
-"""Unpacked bytes of a segment of the archive; only a single long row may exceed this."""
-
-ROWS_AT_ONCE = 64
-"""Rows that are packed at a time, in some milliseconds."""
+LEAST = 2 << 20
+"""Bytes of rows before which a journal is not compacted: a party stands still for some 0.2 seconds
+while it compacts as many. A journal with a longer fold waits for as many bytes as the fold has, so
+that compacting costs a bounded share of writing."""
 
 MOST_COPY = 1 << 30
 """The most bytes of a copy for a standby, which is held in memory."""
@@ -277,79 +270,33 @@ def read_fold(path: Path, base: sqlite3.Connection) -> StoredFold | None:
         raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
 
 
-class Segments:
-    """Packs, in memory, the rows that the next compaction will archive.
-
-    `last` is the last of these rows, with which the present fold ends; START if there is no fold.
-    """
-
-    def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
-        self._path, self._base, self._last = path, base, last
-        self._upto = START if last == START else last_archived(path, base)
-        rows = iter(()) if last == START else _columns_after(path, base, self._upto, last)
-        # A generator ends at a row that cannot be packed, so that no later call skips that row.
-        self._lines = ((Mark(row[0], row[-1]), _pack_row(path, row)) for row in rows)
-        self._full: list[tuple[Mark, bytes]] = []
-        self._newest = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._packer, self._packed, self._size = zlib.compressobj(), list[bytes](), 0
-
-    def _end(self) -> None:
-        self._full.append((self._upto, b"".join((*self._packed, self._packer.flush()))))
-        self._begin()
-
-    def pack(self, newest: int) -> bool:
-        """Packs some more rows; returns whether all are packed. DamagedStore if one is bad.
-
-        It packs at least twice as many rows as were written since the last call (`newest` is the
-        last written row), so that it catches up with the writer.
-        """
-        if self._upto == self._last:
-            return True
-        before, known, self._newest = self._upto, self._newest or newest, newest
-        for mark, text in itertools.islice(self._lines, max(ROWS_AT_ONCE, 2 * (newest - known))):
-            line = text.encode()
-            if self._size and self._size + len(line) >= SEGMENT:
-                self._end()
-            if line:
-                self._packed.append(self._packer.compress(b"\n" + line if self._size else line))
-                self._size += len(line) + 1
-            self._upto = mark
-        if self._upto == before:  # an earlier call raised at the next row
-            raise DamagedStore(f"{self._path}: row {before.seq + 1} cannot be read")
-        if self._upto == self._last:
-            self._end()
-            return True
-        return False
-
-    def write(self) -> None:
-        """Writes all packed segments to the archive, and deletes their rows."""
-        while not self.pack(self._newest):
-            pass
-        for last, packed in self._full:
-            own = _segment_digest(_archive_digest(self._base), last, packed)
-            values = (last.seq, last.chain, packed, own)
-            self._base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", values)
-        self._base.execute("DELETE FROM journal WHERE seq <= ?", (self._last.seq,))
-
-
 def compact(
-    base: sqlite3.Connection, segments: Segments, mark: Mark, last: float, fold: Fold
+    path: Path, base: sqlite3.Connection, known: Mark, mark: Mark, last: float, fold: Fold
 ) -> int:
     """Writes the fold of all rows up to `mark` and archives old rows; returns the fold's size.
 
-    Call it within a transaction. `segments` has the rows up to the previous fold, and `last` is the
-    newest second up to `mark`.
+    Call it within a transaction. `known` ends the present fold (START: there is none), and `last`
+    is the newest second up to `mark`. DamagedStore if an old row is bad.
     """
-    segments.write()
+    _archive(path, base, known)
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
     body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
     own = _fold_digest(mark, last, body, _archive_digest(base))
     values = (1, mark.seq, mark.chain, last, body, own)
     base.execute("INSERT OR REPLACE INTO fold VALUES (?, ?, ?, ?, ?, ?)", values)
     return len(body)
+
+
+def _archive(path: Path, base: sqlite3.Connection, last: Mark) -> None:
+    """Moves the rows up to `last` into a segment of the archive."""
+    if last == START:
+        return
+    rows = _columns_after(path, base, last_archived(path, base), last)
+    lines = filter(None, (_pack_row(path, columns) for columns in rows))
+    packed = zlib.compress("\n".join(lines).encode())
+    own = _segment_digest(_archive_digest(base), last, packed)
+    base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
+    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
 
 
 def bytes_since(path: Path, base: sqlite3.Connection, since: Mark) -> int:
@@ -447,14 +394,12 @@ def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
 def _pack_row(path: Path, columns: Columns) -> str:
     """Makes a row's line in the archive; empty if the row is not archived."""
     seq, at, kind, body, chain = columns
-    # Most rows are these; reading them would take longer than all else.
     if RECORDS[kind] in UNTOLD or (RECORDS[kind] is requests.Examined and _NO_FLAW in body):
         return ""
-    record = _parse_row(path, *columns).record
-    if isinstance(record, requests.Submit | member_records.Sealed):
-        record = _summarize_receipt(record)
-    values = [seq, at, type(record).__name__, to_plain(record), chain.hex()]
-    return json.dumps(values, separators=(",", ":"), allow_nan=False)
+    if RECORDS[kind] in (requests.Submit, member_records.Sealed):
+        summary = _summarize_receipt(_parse_row(path, *columns).record)
+        kind, body = kind_of(summary), encode_record(summary)
+    return f'[{seq},{at!r},"{kind}",{body},"{chain.hex()}"]'
 
 
 _NO_FLAW = '"flaw":""'

@@ -555,9 +555,9 @@ def certificate_end(kit: Path, name: str) -> datetime | None:
 
 
 class TlsFiles:
-    """A party's credentials, which are read again when their files change.
+    """A party's credentials, which are read again at most every LOOK seconds.
 
-    It checks the files at most every LOOK seconds; raises as `load_credentials`.
+    Raises as `load_credentials`.
     """
 
     def __init__(
@@ -570,7 +570,7 @@ class TlsFiles:
     ) -> None:
         self._kit, self._name, self._ca, self._clock = kit, name, ca, clock
         self._passphrases = Passphrases() if passphrases is None else passphrases
-        self._seen, self._next = self._look(), clock() + LOOK
+        self._next, self._told = clock() + LOOK, ""
         self._credentials = self._load()
         self._warned = date.min
         self._warn()
@@ -586,16 +586,17 @@ class TlsFiles:
             return self._credentials
         self._next = self._clock() + LOOK
         self._warn()
-        if (now := self._look()) != self._seen:
-            self._seen = now
-            try:
-                found = self._load()
-            except KitError as error:
-                log.warning("%s goes on with the certificate that it has: %s", self._name, error)
-                return self._credentials
-            if _texts(found) != _texts(self._credentials):  # not only copied again
-                self._credentials = found
-                log.warning("%s has a new certificate", self._name)
+        try:
+            found = self._load()
+        except KitError as error:
+            if (text := f"goes on with the certificate that it has: {error}") != self._told:
+                log.warning("%s %s", self._name, text)
+            self._told = text
+            return self._credentials
+        self._told = ""
+        if _texts(found) != _texts(self._credentials):
+            self._credentials = found
+            log.warning("%s has a new certificate", self._name)
         return self._credentials
 
     def _warn(self) -> None:
@@ -611,12 +612,6 @@ class TlsFiles:
 
     def _load(self) -> Credentials:
         return load_credentials(self._kit, self._name, self._ca, self._passphrases)
-
-    def _look(self) -> tuple[tuple[int, int], ...]:
-        try:
-            return tuple((s.st_ino, s.st_mtime_ns) for s in map(Path.stat, self.paths))
-        except OSError:
-            return ()
 
 
 def _texts(credentials: Credentials) -> tuple[bytes, bytes, bytes]:

@@ -34,50 +34,99 @@ from secureps.file_access import open_to_others
 from secureps.store.atomic_file import fresh_file, make_directory, sync, write_durably
 from secureps.store.durability import open_to_read
 
+HEADER: Final = (
+    b"secureps private key under a passphrase, 1: scrypt N=131072 r=8 p=1, AES-256-GCM\n"
+)
+MOST_BYTES: Final = 1024
+"""The most bytes of a passphrase."""
+
+_BEGIN = HEADER[: HEADER.index(b", ")]
+_N, _R, _P = 1 << 17, 8, 1
+_SALT, _NONCE, _TAG = 16, 12, 16
+
 
 class Passphrases(Secret):
-    """The one passphrase of a party's private files.
+    """The one passphrase of a party's private files, which seals and opens them.
 
     A descriptor is read and closed at once, so that no script and no child process can read it.
-    Without a descriptor the terminal is asked when the first file needs the passphrase.
+    Without a descriptor the terminal is asked when the first file needs the passphrase. All files
+    that one object seals share a salt and one derivation.
 
     Args:
         descriptor: its first line is the passphrase; a terminal prompts for it.
         new: whether the terminal prompts twice.
     Raises:
-        ConfigError: nothing can be read, nothing is typed, or the two entries differ.
+        ConfigError: nothing can be read, nothing is typed, the two entries differ, or these are
+            not 1 to MOST_BYTES bytes.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_derived", "_salt", "_words")
 
     def __init__(self, descriptor: int | None = None, new: bool = False) -> None:
-        self._known: Passphrase | None = None
+        self._words = b""
+        self._salt = os.urandom(_SALT)
+        self._derived: dict[bytes, AESGCM] = {}
         if descriptor is not None:
-            self._known = Passphrase(read_passphrase(descriptor, new))
+            self._learn(read_passphrase(descriptor, new))
+
+    def _learn(self, words: bytes) -> None:
+        if not 1 <= len(words) <= MOST_BYTES:
+            raise ConfigError(f"a passphrase has 1 to {MOST_BYTES} bytes, this one {len(words)}")
+        self._words = words
 
     def lock(self, data: bytes) -> bytes:
         """Makes the bytes of a private file: under the passphrase, if there is one."""
-        return data if self._known is None else self._known.seal(data)
+        if not self._words:
+            return data
+        nonce = os.urandom(_NONCE)
+        return HEADER + self._salt + nonce + self._key(self._salt).encrypt(nonce, data, HEADER)
 
     def unlock(self, path: Path, file: bytes) -> bytes:
         """Returns a private file's content.
 
         Raises:
-            KitError: no passphrase, or a wrong one, was given.
+            KitError: no passphrase, or a wrong one, was given; or as `open`.
         """
         if not under_passphrase(file):
             return file
-        if self._known is None:
+        if not self._words:
             if not (sys.stdin and sys.stdin.isatty()):
                 raise KitError(
                     f"{path} is under a passphrase: give it at a terminal, or by "
                     "--passphrase-fd N, the number of an open file whose first line it is"
                 )
-            self._known = Passphrase(_ask(f"passphrase of {path.parent.name}: "))
+            self._learn(_ask(f"passphrase of {path.parent.name}: "))
         try:
-            return self._known.open(file)
+            return self.open(file)
         except ClientError as error:
             raise KitError(f"{path}: {error}") from None
+
+    def open(self, file: bytes) -> bytes:
+        """Returns the data in a sealed file.
+
+        Raises:
+            Malformed: it is no sealed file, or one of another version.
+            Unsigned: the passphrase is wrong, or the file has changed.
+        """
+        body = file[len(HEADER) :]
+        if not file.startswith(HEADER) or len(body) < _SALT + _NONCE + _TAG:
+            raise Malformed("no private key under a passphrase of this version of secureps")
+        salt, nonce, sealed = body[:_SALT], body[_SALT : _SALT + _NONCE], body[_SALT + _NONCE :]
+        try:
+            return self._key(salt).decrypt(nonce, sealed, HEADER)
+        except InvalidTag:
+            raise Unsigned("the passphrase is another one, or the file was changed") from None
+
+    def _key(self, salt: bytes) -> AESGCM:
+        known = self._derived.get(salt)
+        if known is None:
+            derived = Scrypt(salt=salt, length=32, n=_N, r=_R, p=_P).derive(self._words)
+            known = self._derived[salt] = AESGCM(derived)
+        return known
+
+
+def under_passphrase(file: bytes) -> bool:
+    return file.startswith(_BEGIN)
 
 
 def read_passphrase(descriptor: int, new: bool = False) -> bytes:
@@ -183,65 +232,3 @@ def write_new(path: Path, data: bytes) -> None:
     except FileExistsError:
         raise KitError(f"{path} is there already, and is not written over") from None
     sync(path.parent)
-
-
-# --- passphrase --------------------------------------------------------------------
-
-HEADER: Final = (
-    b"secureps private key under a passphrase, 1: scrypt N=131072 r=8 p=1, AES-256-GCM\n"
-)
-MOST_BYTES: Final = 1024
-"""The most bytes of a passphrase."""
-
-_BEGIN = HEADER[: HEADER.index(b", ")]
-_N, _R, _P = 1 << 17, 8, 1
-_SALT, _NONCE, _TAG = 16, 12, 16
-
-
-class Passphrase(Secret):
-    """Seals and opens files; all files that one object seals share a salt and one derivation.
-
-    ConfigError unless the passphrase has 1 to MOST_BYTES bytes.
-    """
-
-    __slots__ = ("_derived", "_salt", "_words")
-
-    def __init__(self, words: bytes) -> None:
-        if not 1 <= len(words) <= MOST_BYTES:
-            raise ConfigError(f"a passphrase has 1 to {MOST_BYTES} bytes, this one {len(words)}")
-        self._words = words
-        self._salt = os.urandom(_SALT)
-        self._derived: dict[bytes, AESGCM] = {}
-
-    def seal(self, data: bytes) -> bytes:
-        """Makes the file that holds `data`, with a fresh nonce."""
-        nonce = os.urandom(_NONCE)
-        sealed = self._key(self._salt).encrypt(nonce, data, HEADER)
-        return HEADER + self._salt + nonce + sealed
-
-    def open(self, file: bytes) -> bytes:
-        """Returns the data in a sealed file.
-
-        Raises:
-            Malformed: it is no sealed file, or one of another version.
-            Unsigned: the passphrase is wrong, or the file has changed.
-        """
-        body = file[len(HEADER) :]
-        if not file.startswith(HEADER) or len(body) < _SALT + _NONCE + _TAG:
-            raise Malformed("no private key under a passphrase of this version of secureps")
-        salt, nonce, sealed = body[:_SALT], body[_SALT : _SALT + _NONCE], body[_SALT + _NONCE :]
-        try:
-            return self._key(salt).decrypt(nonce, sealed, HEADER)
-        except InvalidTag:
-            raise Unsigned("the passphrase is another one, or the file was changed") from None
-
-    def _key(self, salt: bytes) -> AESGCM:
-        known = self._derived.get(salt)
-        if known is None:
-            derived = Scrypt(salt=salt, length=32, n=_N, r=_R, p=_P).derive(self._words)
-            known = self._derived[salt] = AESGCM(derived)
-        return known
-
-
-def under_passphrase(file: bytes) -> bool:
-    return file.startswith(_BEGIN)

@@ -4,8 +4,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from secureps.errors import ConfigError, Malformed, SecurepsError, Unsigned
-from secureps.store.kit_files import HEADER, MOST_BYTES, Passphrase, under_passphrase
+from secureps.errors import Malformed, SecurepsError, Unsigned
+from secureps.store.kit_files import HEADER, under_passphrase
+from tests.kits.party_kits import phrase
 
 SECRET = bytes(range(32))
 
@@ -17,20 +18,20 @@ def _cheap_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_opens_under_its_passphrase_alone() -> None:
-    words = Passphrase(b"six words that nobody else knows")
-    files = words.seal(SECRET), words.seal(SECRET)
+    words = phrase("six words that nobody else knows")
+    files = words.lock(SECRET), words.lock(SECRET)
     assert files[0] != files[1], "a nonce is used once"
     assert all(under_passphrase(file) and SECRET not in file for file in files)
     assert [words.open(file) for file in files] == [SECRET, SECRET]
-    again = Passphrase(b"six words that nobody else knows")
+    again = phrase("six words that nobody else knows")
     assert again.open(files[0]) == SECRET
     with pytest.raises(Unsigned, match="the passphrase is another one"):
-        Passphrase(b"six words that somebody else knows").open(files[0])
+        phrase("six words that somebody else knows").open(files[0])
 
 
 def test_the_parameters_are_those_that_the_header_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    file = Passphrase(b"words").seal(SECRET)
+    file = phrase("words").lock(SECRET)
     assert HEADER.decode().split(": ")[1] == "scrypt N=131072 r=8 p=1, AES-256-GCM\n"
     body = file.removeprefix(HEADER)
     salt, nonce, sealed = body[:16], body[16:28], body[28:]
@@ -39,8 +40,8 @@ def test_the_parameters_are_those_that_the_header_states(monkeypatch: pytest.Mon
 
 
 def test_a_file_that_was_changed_does_not_open() -> None:
-    words = Passphrase(b"words")
-    file = words.seal(SECRET)
+    words = phrase("words")
+    file = words.lock(SECRET)
     for at in (len(HEADER) + 16, len(HEADER) + 28, len(file) - 1):
         with pytest.raises(Unsigned):
             words.open(file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :])
@@ -50,24 +51,18 @@ def test_a_file_that_was_changed_does_not_open() -> None:
 
 
 def test_another_version_is_known_for_what_it_is() -> None:
-    file = Passphrase(b"words").seal(SECRET)
+    file = phrase("words").lock(SECRET)
     later = file.replace(b"passphrase, 1: scrypt N=131072", b"passphrase, 2: scrypt N=1")
     assert later != file
     assert under_passphrase(later)
     with pytest.raises(Malformed, match="of this version"):
-        Passphrase(b"words").open(later)
+        phrase("words").open(later)
     assert not under_passphrase(SECRET)
 
 
-def test_what_is_no_passphrase() -> None:
-    for words in (b"", b"x" * (MOST_BYTES + 1)):
-        with pytest.raises(ConfigError, match=f"has 1 to {MOST_BYTES} bytes"):
-            Passphrase(words)
-
-
 def test_it_shows_nothing() -> None:
-    words = Passphrase(b"hunter2 hunter2")
-    file = words.seal(SECRET)
+    words = phrase("hunter2 hunter2")
+    file = words.lock(SECRET)
     with pytest.raises(SecurepsError) as refused:
-        Passphrase(b"another").open(file)
+        phrase("another").open(file)
     assert "hunter2" not in str(refused.value)

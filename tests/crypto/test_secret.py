@@ -14,8 +14,8 @@ from secureps.crypto.rlwe import RlweSealing
 from secureps.crypto.sampling import SecretSeed, Stream
 from secureps.crypto.secret import Secret
 from secureps.crypto.sharing import Committee, HolderShare, SharedKey
-from secureps.store.kit_files import Passphrase
 from tests.kits.cipher_kit import PLACE
+from tests.kits.party_kits import phrase
 
 MATERIAL = bytes(range(65, 97))
 SEALING = RlweSealing(CipherParameters("rlwe", 32, 65_534), PLACE)
@@ -29,7 +29,7 @@ SECRETS: list[Secret] = [
     HolderShare(Committee(("a",), 1), 0, b"id", MATERIAL),
     SEALING,
     SEALING.key,
-    Passphrase(MATERIAL),
+    phrase(MATERIAL.decode()),
 ]
 
 

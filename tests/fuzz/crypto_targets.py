@@ -23,8 +23,8 @@ from secureps.crypto.roster import (
 from secureps.crypto.sharing import Committee, HolderShare, share
 from secureps.errors import Malformed
 from secureps.store import kit_files
-from secureps.store.kit_files import Passphrase
 from tests.fuzz.target import Target
+from tests.kits.party_kits import phrase
 
 CA, ME, OLD = (Identity(letter * 32) for letter in (b"c", b"m", b"o"))
 HOLDER = EnvelopeKey(b"h" * 96)
@@ -99,11 +99,11 @@ def _sealed() -> list[Target]:
     envelopes = tuple(envelope.seal(HOLDER.public, b"s" * 96, ABOUT) for _ in range(3))
     cheap = patch.object(kit_files, "_N", 2)  # its cost is not what is tried
     with cheap:
-        file = Passphrase(b"six words").seal(b"a private key")
+        file = phrase("six words").lock(b"a private key")
 
     def unlock(data: bytes) -> bytes:
         with cheap:
-            Passphrase(b"six words").open(data)
+            phrase("six words").open(data)
         return data
 
     def opened(data: bytes) -> bytes:
@@ -116,7 +116,7 @@ def _sealed() -> list[Target]:
 
     return [
         Target("envelope", ("crypto.envelope:open",), envelopes, opened, True, cost=4),
-        Target("passphrase", ("store.kit_files:Passphrase.open",), (file,), unlock, True, cost=2),
+        Target("passphrase", ("store.kit_files:Passphrases.open",), (file,), unlock, True, cost=2),
         Target("seeds", ("crypto.sharing:HolderShare.check",), (shared.seeds_of(1),), seeds, True),
     ]
 

@@ -1,11 +1,9 @@
 """The benchmarks run, count and judge as they should, and leave nothing out."""
 
-import io
 import json
-import socket
 import subprocess
 import sys
-import time
+import threading
 import tomllib
 from dataclasses import replace
 from functools import partial
@@ -23,7 +21,6 @@ from benchmarks.gpu import __main__ as benchmark
 from benchmarks.gpu import neighbours
 from benchmarks.gpu.__main__ import SECTIONS, Bench
 from benchmarks.gpu.timing import TINY, one_thread
-from benchmarks.line import Line, Speed
 from benchmarks.peers import flare, meter
 from benchmarks.peers.meter import Sample, Traffic
 from benchmarks.peers.ours import thin_plan
@@ -62,25 +59,6 @@ def test_private_steps_of_every_model_are_measured_beside_plain_ones() -> None:
     rows = record_level.measure(torch.device("cpu"), turns=1, steps=1, narrow=True, share=16)
     assert len(rows) == len(record_level.CASES) * len(record_level.WAYS)
     assert all(float(row["ms a step"]) > 0 < float(row["to plain"]) for row in rows)
-
-
-def test_a_line_without_root_carries_what_is_sent_at_its_rate_and_after_its_delay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with (
-        Line(Speed(rate=1e6, delay=0.05)) as line,
-        socket.create_server(("127.0.0.1", 0)) as server,
-    ):
-        here = line.address(f"127.0.0.1:{server.getsockname()[1]}").rpartition(":")
-        with socket.create_connection((here[0], int(here[2]))) as far, server.accept()[0] as near:
-            began, data = time.monotonic(), bytes(range(256)) * 200
-            far.sendall(data)
-            far.shutdown(socket.SHUT_WR)
-            came = b"".join(iter(lambda: near.recv(1 << 16), b""))
-    assert came == data
-    assert time.monotonic() - began >= len(data) / 1e6 + 0.05
-    assert (line.up, line.down) == (len(data), 0)
 
 
 # --- of scale ---------------------------------------------------------------------
@@ -181,16 +159,8 @@ CPU = torch.device("cpu")
 BENCH = Bench(CPU, TINY)
 
 
-def beside_once(count: int, command: Any) -> list[dict[str, Any]]:
-    said, before = io.StringIO(), sys.stdout
-    sys.stdout = said
-    try:
-        neighbours.play(command[3:], io.StringIO("go\n"))
-    finally:
-        sys.stdout = before
-    ready, answer = said.getvalue().splitlines()
-    assert ready == "ready"
-    return [json.loads(answer)] * count
+def beside_once(count: int, device: torch.device, tiny: bool) -> list[dict[str, Any]]:
+    return [neighbours.play(device, tiny, threading.Barrier(1))] * count
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,7 @@ import logging
 import re
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,8 +61,7 @@ from secureps.service.executor import (
     replay,
 )
 from secureps.service.loop import RealLoop
-from secureps.store import journal_rows
-from secureps.store.journal import MemoryJournal, SqliteJournal
+from secureps.store.journal import MemoryJournal
 from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, spoken
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
@@ -463,7 +460,6 @@ class Compacted(MemoryJournal):
         super().__init__()
         self.known, self.full, self.wanted = fold, full, True
         self.rotten = False
-        self.pieces = 0
 
     @property
     def fold(self) -> Fold | None:
@@ -472,10 +468,6 @@ class Compacted(MemoryJournal):
     @property
     def is_due(self) -> bool:
         return self.wanted
-
-    def pack(self) -> bool:
-        self.pieces -= 1
-        return self.pieces <= 0
 
     def compact(self, fold: Fold) -> None:
         if self.rotten:
@@ -522,38 +514,6 @@ def test_it_is_compacted_when_it_is_due() -> None:
     journal.wanted = True
     compact_if_due("me", Puppet(silent), journal)
     assert journal.known == Fold((), {"numbers": [7]}), "another machine folds nothing"
-
-
-def test_what_takes_long_is_done_a_little_at_a_time() -> None:
-    journal, machine, looks = Compacted(), Counting(silent), 0
-    journal.pieces = 5
-    while journal.known is None:
-        machine.applied.append(Incarnated(looks))
-        compact_if_due("me", machine, journal)
-        looks += 1
-    assert (looks, journal.known) == (5, Fold((), {"numbers": [0, 1, 2, 3, 4]}))
-
-
-def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise compactions would come later and take longer each time."""
-    monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 2)
-    since = list[int]()
-    with closing(SqliteJournal(tmp_path / "journal.db", least=0)) as journal:
-        for _ in range(5):
-            first = journal.mark.seq
-            journal.append(1.0, [Incarnated(n) for n in range(30)])  # until it is due
-            while not journal.pack():
-                journal.append(2.0, [Incarnated(n) for n in range(10)])
-            journal.compact(FOLD)
-            since.append(journal.mark.seq - first)
-        journal.append(3.0, [Incarnated(n) for n in range(30)])
-        assert journal.is_due
-    assert since == [30, 50, 60, 60, 60]
-    assert not journal.is_due, (
-        "closed, it could not say what its rows are, and they are not damaged"
-    )
 
 
 def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -286,9 +286,6 @@ def test_who_asks_again_is_sent_the_copy_that_is_there() -> None:
     scene.say()
     assert [begins(scene).part for _ in range(2)] == [b"\1" * 10] * 2
     assert journal.copies == 1
-    journal.first = 2  # a row that follows the copy
-    scene.say()
-    assert begins(scene).part == b"\2" * 10
 
 
 def test_a_copy_goes_with_the_standby_that_it_is_for() -> None:
@@ -301,33 +298,6 @@ def test_a_copy_goes_with_the_standby_that_it_is_for() -> None:
     assert scene.lead._copy is not None, "it asked again"
     scene.play(1)
     assert scene.lead._copy is None
-
-
-def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scene, made = Scene(Gone()), list[Future[module.Copy]]()
-
-    def beside(action: Any) -> Future[module.Copy]:
-        assert scene.lead._copy is None, "two copies at a time"
-        made.append(Future())
-        return made[-1]
-
-    monkeypatch.setattr(scene.lead, "_offload", beside)
-    scene.say()
-    first = [scene.say(Follow(ONE, 0, b""), COORDINATOR) for _ in range(2)]
-    old, new = (module.Copy(Mark(1, b""), each, each) for each in (b"old", b"new"))
-    made[0].set_result(old)
-    scene.lead._finish_copy(Follow(ONE, 0, b""), Future(), made[0])
-    assert scene.lead._copying is None
-    later = scene.say(Follow(ONE, 0, b"", b"another", 8), COORDINATOR)
-    scene.play()
-    assert [part_of(each).digest for each in first] == [b"old"] * 2
-    assert scene.lead._copying is made[1], "it is under way"
-    made[1].set_result(new)
-    scene.play()
-    assert part_of(later).digest == b"new"
-    assert scene.lead._copy is new
 
 
 def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import io
 import json
 import os
 import shutil
@@ -47,11 +48,9 @@ from secureps.store.checkpoint import (
     load_checkpoint,
     load_newest,
     map_state,
-    map_tensor,
     prune,
     read_metadata,
     read_state,
-    read_tensors,
     tensor_name,
     write_manifest,
     write_state,
@@ -127,7 +126,7 @@ def test_what_is_written_is_read(
     digest = write_state(path, tensors, metadata)
     read, told = read_state(path)
     assert told == metadata
-    for found in (read, read_tensors(path, digest)):
+    for found in (read, read_state(path, digest=digest)[0]):
         assert set(found) == set(tensors)
         for name, array in tensors.items():
             assert found[name].dtype == array.dtype
@@ -461,8 +460,7 @@ def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -
     for read in (
         lambda: find_tensors(path, None),
         lambda: map_state(path, bytes(32)),
-        lambda: read_tensors(path, bytes(32)),
-        lambda: map_tensor(path, "all/0000", bytes(32)),
+        lambda: read_state(path, digest=bytes(32)),
         lambda: read_state(path),
     ):
         with pytest.raises(DamagedStore, match="no plain file"):
@@ -471,51 +469,31 @@ def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -
 
 
 def test_a_file_that_is_longer_than_it_says_is_damage_and_takes_no_memory(tmp_path: Path) -> None:
-    path, own = tmp_path / "file", payload_digest(TENSORS["all/0000"].tobytes())
+    path = tmp_path / "file"
     digest = write_state(path, TENSORS, {})
     for length in (path.stat().st_size + 1, 1 << 40):  # of a hole
         os.truncate(path, length)
         for read in (
             lambda: map_state(path, None),
-            lambda: map_tensor(path, "all/0000", own),
             lambda: read_state(path),
         ):
             with pytest.raises(DamagedStore, match="not a state file"):
                 read()
-    for whole in (map_state, read_tensors):
+    for whole in (lambda: map_state(path, digest), lambda: read_state(path, digest=digest)):
         with pytest.raises(DamagedStore, match=f"not all of its {1 << 40} bytes"):
-            whole(path, digest)
+            whole()
 
 
 def test_one_bit_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "file"
     digest = write_state(path, TENSORS, {})
-    read_tensors(path, digest)
-    last = "all/0002/codes"
-    own = payload_digest(TENSORS[last].tobytes())
-    assert map_tensor(path, last, own).tolist() == TENSORS[last].tolist()
+    read_state(path, digest=digest)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    for read in (map_state, read_tensors):
+    for read in (lambda: map_state(path, digest), lambda: read_state(path, digest=digest)):
         with pytest.raises(DamagedStore, match="its digest is another"):
-            read(path, digest)
-    with pytest.raises(DamagedStore, match=f"{last} is damaged: its digest is another"):
-        map_tensor(path, last, own)
-    with pytest.raises(DamagedStore, match="there is no all/0009"):
-        map_tensor(path, "all/0009", own)
-
-
-def test_a_tensor_is_mapped_and_is_the_same(tmp_path: Path) -> None:
-    many = {f"all/{k:04d}": np.full(700, k, np.float32) for k in range(60)}
-    long = {"all/0099": np.arange(_PIECE // 4 + 1, dtype=np.float32)}
-    empty = {"all/0100": np.empty(0, np.float32)}
-    path = tmp_path / "file"
-    write_state(path, many | long | empty, {})
-    for name, each in (many | long | empty).items():
-        found = map_tensor(path, name, payload_digest(each.tobytes()))
-        assert found.tolist() == each.tolist()
-        assert found.size == 0 or not found.flags.writeable
+            read()
 
 
 def test_a_disk_that_fails_is_damage_that_is_found_before_anything_is_mapped(
@@ -527,7 +505,7 @@ def test_a_disk_that_fails_is_damage_that_is_found_before_anything_is_mapped(
 
     def fails(self: _WaitedFile, room: Any) -> int:
         read.append(self.tell())
-        if self.tell() > 0 or len(room) > 4096:
+        if self.tell() > 0 or len(room) > io.DEFAULT_BUFFER_SIZE:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(self, room)
 
@@ -535,9 +513,7 @@ def test_a_disk_that_fails_is_damage_that_is_found_before_anything_is_mapped(
     monkeypatch.setattr("mmap.mmap", lambda *_, **__: pytest.fail("it is mapped"))
     for action in (
         lambda: map_state(path, digest),
-        lambda: map_tensor(path, "all/0000", bytes(32)),
-        lambda: map_tensor(path, "all/0001", bytes(32)),
-        lambda: read_tensors(path, digest),
+        lambda: read_state(path, digest=digest),
     ):
         read.clear()
         with pytest.raises(DamagedStore, match="Input/output error"):

@@ -3,12 +3,10 @@
 import random
 import shutil
 import sqlite3
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -188,25 +186,6 @@ def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
         assert empty.fold is None
 
 
-@pytest.mark.parametrize("most", [1, 150, 1000])
-def test_many_rows_are_archived_in_segments_of_a_size(
-    twins: Twins, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(journal_rows, "SEGMENT", most)
-    for step in range(3):
-        twins.append(float(step), [told(n) for n in range(20)] + [untold(step)])
-        twins.compacted.compact(fold(twins.compacted.mark.seq))
-    base = twins.compacted._base
-    segments = base.execute("SELECT rows FROM archive ORDER BY last").fetchall()
-    unpacked = [zlib.decompress(packed) for (packed,) in segments]
-    assert len(segments) >= {1: 40, 150: 20, 1000: 4}[most]
-    assert all(len(each) <= most or b"\n" not in each for each in unpacked)
-    here = [row for row in rows_of(twins.compacted) if type(row.record) is not MemberAsked]
-    assert here == [r for r in rows_of(twins.whole) if type(r.record) is not MemberAsked]
-    twins.compacted.close()
-    read_all(twins.path)
-
-
 def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,66 +208,16 @@ def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
     assert twins.compacted.fold == fold(182)
 
 
-def test_rows_are_packed_between_other_things_and_once(
-    twins: Twins, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The compaction itself then reads no rows, also after an error of the disk."""
-    monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 7)
-    monkeypatch.setattr(journal_rows, "SEGMENT", 400)
-    assert twins.compacted.pack(), "no fold stands for any row yet"
-    twins.append(1.0, [make(n) for n in range(20) for make in (told, untold)])
-    twins.compacted.compact(fold(42))
-    for piece in range(5):
-        assert not twins.compacted.pack()
-        twins.append(2.0 + piece, [told(100 + piece)])
-    assert twins.compacted.pack()
-    assert list(read_rows(twins.path)) == rows_of(twins.whole), "nothing is written yet"
-
-    monkeypatch.setattr(journal_rows, "_pack_row", None)
-    with monkeypatch.context() as full:
-        full.setattr(journal_rows, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
-        with pytest.raises(OperatorError, match="cannot compact"):
-            twins.compacted.compact(fold(47))
-    twins.compacted.compact(fold(47))
-    assert journal_rows.last_archived(twins.path, twins.compacted._base).seq == 42
-    (segments,) = twins.compacted._base.execute("SELECT count(*) FROM archive").fetchone()
-    assert segments > 2
-    kept = [row for row in rows_of(twins.whole) if type(row.record) is not MemberAsked]
-    assert rows_of(twins.compacted) == kept
-
-
 def test_a_rotten_row_ends_a_compaction(twins: Twins) -> None:
     twins.append(1.0, [told(1)])
     twins.compacted.compact(fold(3))
     twins.compacted._base.execute("UPDATE journal SET body = '{}' WHERE seq = 2")
     twins.append(2.0, [told(2)])
-    with pytest.raises(DamagedStore, match="row 2 does not match its digest"):
-        twins.compacted.pack()
-    with pytest.raises(DamagedStore, match="row 2 cannot be read"):
-        twins.compacted.compact(fold(4))
+    for _ in range(2):
+        with pytest.raises(DamagedStore, match="row 2 does not match its digest"):
+            twins.compacted.compact(fold(4))
     assert twins.compacted.fold == fold(3)
-
-
-def test_a_row_that_cannot_be_read_is_not_skipped_by_the_next_compaction(
-    twins: Twins, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    twins.append(1.0, [told(n) for n in (1, 2, 3)])
-    twins.compacted.compact(fold(5))
-    twins.append(2.0, [told(4)])
-    pack_row = journal_rows._pack_row
-
-    def refuse(path: Path, columns: journal_rows.Columns) -> str:
-        if columns[0] == 3:
-            raise DamagedStore("row 3 cannot be read")
-        return pack_row(path, columns)
-
-    monkeypatch.setattr(journal_rows, "_pack_row", refuse)
-    with pytest.raises(DamagedStore, match="row 3 cannot be read"):
-        twins.compacted.pack()
-    with pytest.raises(DamagedStore, match="row 3 cannot be read"):
-        twins.compacted.compact(fold(6))
-    assert twins.compacted.fold == fold(5)
-    assert rows_of(twins.compacted) == rows_of(twins.whole)
+    assert journal_rows.last_archived(twins.path, twins.compacted._base) == START
 
 
 def twice_compacted(twins: Twins) -> None:

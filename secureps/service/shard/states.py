@@ -44,10 +44,8 @@ from secureps.store.checkpoint import (
     checkpoint_path,
     find_tensors,
     map_state,
-    map_tensor,
     read_metadata,
     read_state,
-    read_tensors,
     remove_files,
     tensor_name,
     write_state,
@@ -233,14 +231,14 @@ class States:
 
     def _values(self, group: str, version: int) -> GroupValues:
         found = self._loaded(group, version)
-        if found is None or not found.optimizer:
+        if found is None:
             found = self._recover(group, version)
             if found.mapped or not self.tiers.bounded:
                 self._keep(group, found)
         return found
 
     def _loaded(self, group: str, version: int) -> GroupValues | None:
-        """Returns a version in memory or mapped; `_map_only_block` leaves out the optimizer."""
+        """Returns a version in memory or mapped."""
         place = self._place(group, version)
         found = self._kept.pop(place, None)
         if found is not None:
@@ -250,23 +248,24 @@ class States:
     def published(self, group: str, version: int, block: int) -> memoryview:
         """Reads the bytes of a block that clients pull; raises as `values`, or KeyError."""
         with self.tiers.count_use():
-            made = self._loaded(group, version) or self._map_only_block(group, version, block)
-            return published_bytes((made or self._values(group, version)).values[block])
+            found = self._loaded(group, version)
+            if found is None and (alone := self._read_block(group, version, block)) is not None:
+                return alone
+            return published_bytes((found or self._values(group, version)).values[block])
 
-    def _map_only_block(self, group: str, version: int, block: int) -> GroupValues | None:
-        """Maps the block of a file with one block, and checks only this block's digest.
+    def _read_block(self, group: str, version: int, block: int) -> memoryview | None:
+        """Reads a block from its version's file, if versions lie there and the block is whole.
 
         Reading the optimizer's vectors too would push other blocks out of the page cache.
         """
-        if not self.tiers.bounded or self._state.own(group) != (block,):
+        if not self.tiers.bounded:
             return None
         with suppress(ClientError, DamagedStore, LookupError, ValueError):
-            (digest,) = self._state.group(group).states[version].blocks
-            path, name = self._file(group, version), tensor_name(group, block)
-            values = {block: map_tensor(path, name, digest)}
-            found = GroupValues(version, values, {}, mapped=True)
-            self._keep(group, found)
-            return found
+            digests = self._state.group(group).states[version].blocks
+            digest = digests[self._state.own(group).index(block)]
+            lie = find_tensors(self._file(group, version), None)
+            found = b"".join(lie[tensor_name(group, block)].pieces())
+            return memoryview(found) if payload_digest(found) == digest else None
         return None
 
     def block(self, group: str, version: int, block: int) -> bytes:
@@ -440,7 +439,7 @@ class States:
         try:
             if self.tiers.bounded:
                 return from_tensors(version, map_state(path, digest), mapped=True)
-            tensors: Tensors = read_tensors(path, digest)
+            tensors: Tensors = read_state(path, digest=digest)[0]
         except DamagedStore as damage:
             # The manifest, which may be missing here, is not needed: the digest proves the part.
             restored = self._restore(group, {version: digest}, self._parts(), damage)

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.chaos.real.container import Container, Outcome, possible
+from tests.chaos.real.container import Container, Outcome
 from tests.chaos.real.schedule import faults_of, setting_of
+from tests.kits.links import possible
 
 SEEDS = 50
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
+from tests.kits.links import UNSHARE
 from tests.kits.nursery import ROOT
-
-UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 MOST_SECONDS = 180.0
 
@@ -34,21 +31,6 @@ class Outcome:
     complaints: tuple[str, ...]
     ends: tuple[str, ...] = ()
     happened: dict[str, int] = field(default_factory=dict)
-
-
-@cache
-def possible() -> str:
-    """Why no run can be played here; empty if it can."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for tool in ("unshare", "ip", "mount"):
-        if shutil.which(tool) is None:
-            return f"network namespaces need {tool}"
-    if not Path("/dev/net/tun").exists():
-        return "there is no /dev/net/tun"
-    tried = [*UNSHARE, "sh", "-c", "mount -t tmpfs none /run && ip netns add x && ip tuntap list"]
-    done = subprocess.run(tried, capture_output=True, text=True, check=False)
-    return done.stderr.strip() if done.returncode else ""
 
 
 class Container:

@@ -29,12 +29,12 @@ from secureps.store.issuing import issue, renew, renew_roster
 from secureps.store.keyring import load_public
 from tests.chaos.operator import AGAINST
 from tests.chaos.real.client import NOTES
-from tests.chaos.real.network import Links
 from tests.chaos.real.schedule import CLIENTS, SPARE, VERSIONS, Setting
 from tests.chaos.real.takeover import has_version, stopped_while_followed, taken_over
 from tests.chaos.schedule import ADDED, FROZEN, GONE, MOVES, TAKEOVERS, Fault
 from tests.chaos.shards import DEEDS
 from tests.kits.command import INSECURE
+from tests.kits.links import Links
 from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.processes import ADAM, Processes, plan_text
 

@@ -7,7 +7,7 @@ import faulthandler
 import signal
 import sys
 
-from tests.chaos.real.network import NAMESPACES, enter
+from tests.kits.links import NAMESPACES, enter
 from tests.kits.nursery import _run
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tests.chaos.real.check import Check
 from tests.chaos.real.federation import Machines, Played
-from tests.chaos.real.network import Links
 from tests.chaos.real.schedule import faults_of, others_of, parsed, setting_of
+from tests.kits.links import Links
 from tests.kits.nursery import prepare
 
 PLACE = Path("/run/chaos")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.real.container import UNSHARE, Container, possible
+from tests.chaos.real.container import Container
 from tests.chaos.real.schedule import (
     EVERY,
     LOSSES,
@@ -19,6 +19,7 @@ from tests.chaos.real.schedule import (
     setting_of,
 )
 from tests.chaos.schedule import MOVES, TAKEOVERS
+from tests.kits.links import UNSHARE, possible
 from tests.kits.nursery import ROOT
 
 
@@ -56,7 +57,7 @@ def test_a_seed_says_what_goes_wrong_and_its_text_is_read_again() -> None:
 
 PACKETS = """
 import socket, subprocess, sys, time
-from tests.chaos.real.network import Links
+from tests.kits.links import Links
 subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
 
 ECHO = '''

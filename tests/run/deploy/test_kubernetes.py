@@ -21,9 +21,9 @@ from secureps.run.cli import app, deploy
 from secureps.run.deploy.deployment import kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, alerts, manifests
 from secureps.run.deploy.parties import Request, party_kits
-from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
+from tests.kits.party_kits import phrase
 from tests.run.deploy.kits import PARTIES, deployed, parsed
 
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
@@ -422,7 +422,7 @@ def test_a_key_under_a_passphrase_stays_where_somebody_types_it(tmp_path: Path) 
     kit = tmp_path / "kit"
     shutil.copytree(deployed() / "kit", kit)
     key = kit / "private" / "south" / "identity.key"
-    key.write_bytes(Passphrase(b"a long passphrase").seal(key.read_bytes()))
+    key.write_bytes(phrase("a long passphrase").lock(key.read_bytes()))
     with pytest.raises(ConfigError, match=r"identity\.key is under a passphrase, and in a cluster"):
         party_kits(kit, load_plan(deployed() / "plan.toml"), ("south",))
 

@@ -143,7 +143,7 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     assert read == [files[1], files[0]]
 
 
-def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(tmp_path: Path) -> None:
+def test_a_block_is_pulled_without_the_rest_of_its_file(tmp_path: Path) -> None:
     """Its optimizer state is damaged: a pull does not notice, and a sum finds and repairs it."""
     disk = limited(tmp_path, TIGHT)
     disk.keep("a", 0)
@@ -161,19 +161,6 @@ def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(tmp_
     assert same(disk.states.values("a", 0), version("a", 0))
     assert disk.file("a", 0).read_bytes() == whole
     assert disk.states.published("a", 0, 0) == wanted
-
-
-def test_files_of_few_pulled_blocks_stay_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each map takes a handle; the most recently used ones stay."""
-    disk = limited(tmp_path, TIGHT)
-    for number in range(4):
-        disk.keep("a", number)
-    monkeypatch.setattr(states, "MAPS", 2)
-    for number in (0, 1, 0, 2):
-        disk.states.published("a", number, 0)
-    assert list(disk.states._kept) == [("a", 0, 0), ("a", 0, 2)]
 
 
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ import heapq
 import os
 import random
 import select
+import shutil
 import struct
+import subprocess
 import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +32,22 @@ _BACKLOG = 1.0
 """Seconds of packets that wait for a narrow link; what comes more is lost, as at any router."""
 
 NAMESPACES = Path("/run/netns")
+UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@cache
+def possible() -> str:
+    """Why there can be no links here; empty if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("unshare", "ip", "mount"):
+        if shutil.which(tool) is None:
+            return f"network namespaces need {tool}"
+    if not Path("/dev/net/tun").exists():
+        return "there is no /dev/net/tun"
+    tried = [*UNSHARE, "sh", "-c", "mount -t tmpfs none /run && ip netns add x && ip tuntap list"]
+    done = subprocess.run(tried, capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
 
 
 @dataclass(slots=True)
