@@ -98,7 +98,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan, joint_groups, load_plan
 from secureps.run import assemble
 from secureps.run.initial_schema import read_initial_schema
-from secureps.run.processes.spawning import SECUREPS, Program
+from secureps.run.processes.launcher import SECUREPS, Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
 from secureps.run.up.folder import (
