@@ -6,6 +6,7 @@ Nothing is pickled, because a script's process is not trusted: unpickling its by
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Mapping
@@ -102,6 +103,14 @@ class Channel:
             pieces.append(piece)
             missing -= len(piece)
         return b"".join(pieces)
+
+    def idle(self) -> bool:
+        """True if the other end has sent nothing new and reads what is sent.
+
+        Bytes that are buffered here are not seen, so answer all received records first.
+        """
+        readable, writable, _ = select.select([self._connection], [self._connection], [], 0)
+        return not readable and bool(writable)
 
     def close(self) -> None:
         with suppress(OSError):  # the rest cannot be sent any more

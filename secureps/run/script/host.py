@@ -1,15 +1,20 @@
 """The process of a script for `up` and `check`: `python -m secureps.run.script.host FD`.
 
 It answers `run.script.process`, and names each function of the script before calling it, so that
-the other process knows where this one died.
+the other process knows where this one died. While it is idle, it trains holders alone, as baselines
+for the run's end.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -33,12 +38,19 @@ from secureps.run.script.channel import Channel, Record, Tensors, as_failure
 from secureps.run.script.scoring import (
     Judge,
     Look,
+    Race,
     measure_lengths,
     run_baselines,
     warn_of_metrics,
 )
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
+
+NICENESS = 10
+"""Of training ahead: a tenth of the CPU of a party that competes for it."""
+
+LONGEST_STEP = 0.5
+"""Seconds of CPU of a step: a request has to wait for the current step, so it must be short."""
 
 
 class ScriptHost:
@@ -53,6 +65,10 @@ class ScriptHost:
         self._unsafe_seed: int | None = assignment["unsafe_seed"]
         self._records: Mapping[str, int] = assignment["records"]
         self._say = say
+        self._begun: Race | None = None
+        self._ahead = ThreadPoolExecutor(1, initializer=_yield_to_others)
+        self._long_steps = 0
+        self.may_step = False
 
     def do(self, record: Record, tensors: Tensors) -> Record:
         """Answers a record; raises a SecurepsError for any failure."""
@@ -69,11 +85,12 @@ class ScriptHost:
                 score = self._judge.score(tensors)
                 found = None if score is None else asdict(score)
                 return {"score": found, "failed": self._judge.failed}
+            case "ahead":
+                self._begun = self._race(record["versions"], tensors)
+                self.may_step = not self._judge.note and not self._script.own_code
+                return {}
             case "baselines":
-                seed = self._unsafe_seed
-                drawn = SecretSeed.from_os() if seed is None else UnsafeSeed(seed)
-                own = (record["versions"], self._records, tensors, drawn)
-                return asdict(run_baselines(self._judge, *own, self._say))
+                return self._baselines(record["versions"], tensors)
         raise InternalError(f"a script's process has no answer to {record['do']!r}")
 
     @cached_property
@@ -134,6 +151,38 @@ class ScriptHost:
             lengths = measure_lengths(plan, look, self._first, self._privacy, model)
         return {"lengths": lengths, "notes": notes}
 
+    def step(self) -> None:
+        """Trains a holder alone for one version, ahead of the run's end.
+
+        It runs in a thread of low priority, but never beside other code of the script, which may
+        not be safe for threads. After two long steps no more follow; the first one imports.
+        """
+        self._long_steps += self._ahead.submit(self._step).result() > LONGEST_STEP
+        self.may_step = self.may_step and self._long_steps <= 1
+
+    def _step(self) -> float:
+        assert self._begun is not None
+        began = time.thread_time()
+        self.may_step = self._begun.step()
+        return time.thread_time() - began
+
+    def _baselines(self, versions: int, start: Tensors) -> Record:
+        self.may_step = False
+        begun = self._begun
+        if begun is None or begun.versions != versions:
+            begun = self._race(versions, start if begun is None else begun.start)
+        return asdict(run_baselines(begun, self._say))
+
+    def _race(self, versions: int, start: Tensors) -> Race:
+        unsafe = self._unsafe_seed
+        seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
+        return Race(self._judge, versions, self._records, start, seed)
+
+
+def _yield_to_others() -> None:
+    if sys.platform == "linux":  # on other systems threads have no own priority
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
 
 def host(channel: Channel) -> None:
     first = channel.receive()
@@ -142,7 +191,11 @@ def host(channel: Channel) -> None:
     sys.argv = [first[0]["script"]]  # the script may read its command line
     add_listener(lambda what: channel.send({"at": what}))
     made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
-    while (asked := channel.receive()) is not None:
+    while True:
+        while made.may_step and channel.idle():
+            made.step()
+        if (asked := channel.receive()) is None:
+            return
         try:
             channel.send({"done": made.do(*asked)})
         except Exception as error:

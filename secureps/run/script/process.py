@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from secureps.client.trainer import Setting
@@ -142,6 +142,11 @@ class ScriptProcess:
             return None
         self.failed = self.failed or answer["failed"]
         return None if answer["score"] is None else Score(**answer["score"])
+
+    def train_ahead(self, versions: int, start: Tensors) -> None:
+        """Lets the process train baselines while it is idle, for a run of so many versions."""
+        with suppress(SecurepsError):  # `baselines` reports the error
+            self._ask({"do": "ahead", "versions": versions}, start)
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
         """Trains the baselines; one that fails is left out, with a note."""

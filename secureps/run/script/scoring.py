@@ -1,8 +1,8 @@
 """Runs the data holders' script to score models, train baselines, and rehearse a plan.
 
 `Judge` scores models on held-out records; a script that fails there is noted once, and the run
-goes on. Baselines train every holder alone, and one party with all data. The rehearsal trains and
-evaluates once for `secureps check --run-script`.
+goes on. `Race` trains baselines: every holder alone, and one party with all data. The rehearsal
+trains and evaluates once for `secureps check --run-script`.
 """
 
 from __future__ import annotations
@@ -327,8 +327,8 @@ def train_alone(
     plan: Plan,
     seed: Seed,
     records: int | None = None,
-) -> dict[str, NDArray[Any]]:
-    """Trains a holder alone as often as there are versions; returns its model.
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Trains a holder alone as often as there are versions; yields its model after each training.
 
     It uses the plan's settings and record-level privacy, and so the same number of steps and the
     same epsilon as in the federation. Client-level privacy adds noise to sent updates only, so a
@@ -350,16 +350,14 @@ def train_alone(
             returned = trainer.fit(add_ties(model, ties), config)
         with blamed("what fit returned"):
             model = conform(convert_fit(returned), schema, ties).parameters
-    return add_ties(model, ties)
+        yield add_ties(model, ties)
 
 
-def run_baselines(
-    judge: Judge, versions: int, records: Mapping[str, int], start: Tensors, seed: Seed, say: Say
-) -> Baselines:
-    """Trains all baselines; one that fails is left out, with a note.
+class Race:
+    """Trains every holder alone, in steps of one local training, from a common start.
 
-    A holder for whom the script fails has no score, but the others are trained, because the fault
-    may lie in that holder's records.
+    Steps may run while the federation still trains. A holder for whom the script fails has no
+    score, but the others are trained, because the fault may lie in that holder's records.
 
     Args:
         judge: scores all models; plan, script and settings are the judge's.
@@ -367,44 +365,75 @@ def run_baselines(
         records: as in `process.assign`.
         start: version 0; empty if it is unknown.
     """
-    if not versions:
+
+    def __init__(
+        self, judge: Judge, versions: int, records: Mapping[str, int], start: Tensors, seed: Seed
+    ) -> None:
+        self.judge, self.versions, self.start = judge, versions, start
+        self._records, self._seed = records, seed
+        self.scores: dict[str, Score] = {}
+        self.failed: dict[str, str] = {}
+        self._steps = self._take_steps()
+
+    @property
+    def noiseless(self) -> bool:
+        return isinstance(self.judge.plan.section.privacy, ClientPrivacySection)
+
+    def step(self) -> bool:
+        """Trains one step; returns whether there was one left."""
+        return next(self._steps, None) is not None
+
+    def finish(self, say: Say) -> None:
+        how = ", without noise" if self.noiseless else ""
+        told = None
+        for name in self._steps:
+            if name != told:
+                say(f"for comparison, trains {name} alone{how}")
+            told = name
+
+    def _take_steps(self) -> Iterator[str]:
+        """Yields, before each step, the name of the holder that is trained next."""
+        plan = self.judge.plan
+        for name, settings in self.judge.holders.items():
+            yield name
+            try:
+                trainer, start = self.judge.script.make(settings), dict(self.start)
+                if plan.section.local or plan.section.frozen:
+                    with blamed("parameters"):
+                        fresh = trainer.parameters(self._seed.derive("alone", name).integer(63))
+                    start = {**fresh, **start}
+                own = (self._seed, self._records.get(name))
+                models = train_alone(trainer, name, start, self.versions, plan, *own)
+                for model in models:  # noqa: B007  the last one is judged
+                    yield name
+                self.scores[name] = self.judge.score_alone(trainer, model)
+            except SecurepsError as error:
+                self.failed[name] = f"{name} failed alone, and is not compared: {error}"
+
+
+def run_baselines(race: Race, say: Say) -> Baselines:
+    """Trains the remaining baselines of a race; one that fails is left out, with a note."""
+    judge = race.judge
+    if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
-    noiseless = isinstance(judge.plan.section.privacy, ClientPrivacySection)
-    alone, failed, notes = dict[str, Score](), dict[str, str](), list(judge.notes)
-    if not judge.note and not start:
+    notes = list(judge.notes)
+    if not judge.note and not race.start:
         notes.append("holders alone: left out, because version 0 is not in a checkpoint")
     if judge.script.own_code:
         notes.append(f"holders alone: left out, {judge.script.own_code}")
-    elif not judge.note and start:
-        for name in judge.holders:
-            say(f"for comparison, trains {name} alone{', without noise' if noiseless else ''}")
-            try:
-                alone[name] = _score_alone(judge, name, versions, records.get(name), start, seed)
-            except SecurepsError as error:
-                failed[name] = f"{name} failed alone, and is not compared: {error}"
-        notes += join_alike(failed)
+    elif not judge.note and race.start:
+        race.finish(say)
+        notes += join_alike(race.failed)
     central, why = _train_centrally(judge, say)
     notes += [f"central training: left out{why}"] if why else []
-    measure = next((score.measure for score in alone.values()), "")
+    measure = next((score.measure for score in race.scores.values()), "")
     known = find_goal(measure, judge.plan)
     if measure and known is None:
         notes.append(
             f"nothing says whether more or less {measure} is better: best in the plan's "
             "[evaluation] does"
         )
-    return Baselines(alone, central, tuple(notes), noiseless, known)
-
-
-def _score_alone(
-    judge: Judge, name: str, versions: int, records: int | None, start: Tensors, seed: Seed
-) -> Score:
-    trainer, section = judge.script.make(judge.holders[name]), judge.plan.section
-    if section.local or section.frozen:
-        with blamed("parameters"):
-            fresh = trainer.parameters(seed.derive("alone", name).integer(63))
-        start = {**fresh, **start}
-    model = train_alone(trainer, name, start, versions, judge.plan, seed, records)
-    return judge.score_alone(trainer, model)
+    return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
 
 
 def _train_centrally(judge: Judge, say: Say) -> tuple[Score | None, str]:

@@ -294,6 +294,7 @@ class Watch:
         self._echo = ClientWarnings(self._folder.logs, self._names)
         self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if self._plan.section.privacy is None else None
+        self._ahead = programs.federation.baselines and self._plan.has_model
         self._unkept = False
 
     def __enter__(self) -> Watch:
@@ -396,6 +397,7 @@ class Watch:
         self._tell_leavers(status)
         self._tell_row_blocks(status)
         self._judge_newest(status)
+        self._train_ahead()
         elapsed = time.monotonic() - self._began
         self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
         # each request takes time of the coordinator, so a slow answer means fewer requests
@@ -476,6 +478,13 @@ class Watch:
         self._scored = (score, fold_versions(versions))
         if score is not None:
             self._metrics.add_scores(versions, score.metrics)
+
+    def _train_ahead(self) -> None:
+        """Starts baselines once version 0, from which they train, is in a checkpoint."""
+        if self._ahead and (start := read_version_0(self._folder)):
+            self._ahead = False
+            plan = self._plan
+            self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
     def _facts(self, status: Status, elapsed: float) -> dict[str, str]:
         plan, privacy, totals = self._plan, self._plan.section.privacy, self._metrics.totals

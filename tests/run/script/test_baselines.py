@@ -14,9 +14,9 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.script.scoring import (
     OF_THEIR_OWN,
-    Baselines,
     Judge,
     Look,
+    Race,
     Score,
     find_goal,
     run_baselines,
@@ -77,31 +77,26 @@ class Recorder:
         return EvaluateResult(0.0, 1, {})
 
 
-def judge_of(tmp_path: Path, code: str, plan: Plan = PLAN, **own: Array) -> Judge:
+def race(tmp_path: Path, code: str, start: bool = True, plan: Plan = PLAN, **own: Array) -> Race:
     """`own` are the clients' local tensors, by client."""
     path = tmp_path / "script.py"
     path.write_text(code)
     holders = {"a": {"step": "0.1"}, "b": {"step": "0.2"}}
     script = Script(path)
     pooled = {"best": "0.9"}
+    first = {n: each for n, each in START.items() if n not in plan.section.local} if start else {}
 
     def newest(name: str) -> dict[str, Array] | None:
         return {"own": own[name]} if name in own else None
 
     look = Look.at(script.make(holders["a"]))
-    return Judge(plan, script, holders, pooled, look, newest)
-
-
-def compare(judge: Judge, start: bool = True, said: list[str] | None = None) -> Baselines:
-    local = judge.plan.section.local
-    first = {n: each for n, each in START.items() if n not in local} if start else {}
-    say = ([] if said is None else said).append
-    return run_baselines(judge, 3, {}, first, UnsafeSeed(1), say)
+    judge = Judge(plan, script, holders, pooled, look, newest)
+    return Race(judge, 3, {}, first, UnsafeSeed(1))
 
 
 def test_alone_trains_once_per_version_from_the_same_start() -> None:
     trainer = Recorder()
-    model = train_alone(trainer, "a", START, 4, PLAN, UnsafeSeed(3))
+    *_, model = train_alone(trainer, "a", START, 4, PLAN, UnsafeSeed(3))
     assert model["w"].tolist() == [4, 4]
     assert START["w"].tolist() == [0, 0]
     assert [dict(config.versions) for config in trainer.configs] == [{"all": v} for v in range(4)]
@@ -112,15 +107,16 @@ def test_alone_trains_once_per_version_from_the_same_start() -> None:
 
 
 def test_what_a_script_does_not_offer_is_left_out_with_a_note(tmp_path: Path) -> None:
-    made = judge_of(tmp_path, SCRIPT)
-    done = compare(made)
+    made = race(tmp_path, SCRIPT)
+    done = run_baselines(made, lambda text: None)
     assert (done.alone, done.central) == ({}, None)
     assert ["make_evaluator" in note or "central" in note for note in done.notes] == [True, True]
-    assert made.score(START) is None
+    assert made.judge.score(START) is None
 
 
 def test_without_version_0_nobody_trains_alone(tmp_path: Path) -> None:
-    done = compare(judge_of(tmp_path, SCRIPT + MORE), start=False)
+    made = race(tmp_path, SCRIPT + MORE, start=False)
+    done = run_baselines(made, lambda text: None)
     assert done.alone == {}
     assert "version 0" in done.notes[0]
     assert done.central is not None
@@ -132,11 +128,11 @@ OWN = SCRIPT.replace('["w"][0]', '["w"][0] + parameters["own"][0]')
 
 def test_holders_with_local_tensors_judge_their_own_models(tmp_path: Path) -> None:
     """Nobody else has such a model: a mean of the holders' scores, alone as together."""
-    made = judge_of(tmp_path, OWN + MORE, plan=PERSONAL, a=np.full(1, 0.5, np.float32))
-    assert made.notes == (OF_THEIR_OWN,)
-    score = made.score({"w": np.full(2, 0.25, np.float32)})
+    made = race(tmp_path, OWN + MORE, plan=PERSONAL, a=np.full(1, 0.5, np.float32))
+    assert made.judge.notes == (OF_THEIR_OWN,)
+    score = made.judge.score({"w": np.full(2, 0.25, np.float32)})
     assert score == Score("accuracy", (0.75 + 0.25) / 2, 1.0, 8)
-    done = compare(made)
+    done = run_baselines(made, lambda text: None)
     alone = {name: score.value for name, score in done.alone.items()}
     assert alone == pytest.approx({"a": 0.6, "b": 1.2})
     assert done.central is not None
@@ -146,10 +142,10 @@ def test_holders_with_local_tensors_judge_their_own_models(tmp_path: Path) -> No
 def test_local_tensors_that_nothing_trains_are_filled_in(tmp_path: Path) -> None:
     """Counters, frozen parameters: the script's evaluator judges, as if they were not local."""
     kinds = "    def kinds(self): return {'own': 'constant'}\n\ndef make("
-    made = judge_of(tmp_path, OWN.replace("\ndef make(", kinds) + MORE, plan=PERSONAL)
-    assert made.notes == ()
-    assert made.score({"w": np.full(2, 0.25, np.float32)}) == Score("accuracy", 0.25, 1.0, 4)
-    assert set(compare(made).alone) == {"a", "b"}
+    made = race(tmp_path, OWN.replace("\ndef make(", kinds) + MORE, plan=PERSONAL)
+    assert made.judge.notes == ()
+    assert made.judge.score({"w": np.full(2, 0.25, np.float32)}) == Score("accuracy", 0.25, 1.0, 4)
+    assert set(run_baselines(made, lambda text: None).alone) == {"a", "b"}
 
 
 FAILING = """
@@ -159,12 +155,12 @@ def central(settings): return 1 / 0
 
 
 def test_what_a_script_fails_at_is_noted_once_and_ends_nothing(tmp_path: Path) -> None:
-    made = judge_of(tmp_path, SCRIPT + FAILING)
-    (note,) = made.notes
+    made = race(tmp_path, SCRIPT + FAILING)
+    (note,) = made.judge.notes
     assert "no held-out score: make_evaluator(settings) raised KeyError" in note
     assert "in make_evaluator)" in note
-    assert made.score(START) is None
-    done = compare(made)
+    assert made.judge.score(START) is None
+    done = run_baselines(made, lambda text: None)
     assert done.alone == {}
     assert done.notes[0] == note
     assert "central training: left out: central(settings) raised ZeroDivisionError" in done.notes[1]
@@ -183,14 +179,14 @@ def test_what_a_script_fails_at_is_noted_once_and_ends_nothing(tmp_path: Path) -
 def test_an_evaluation_that_fails_is_noted_once(tmp_path: Path, line: str, said: str) -> None:
     kept = SCRIPT.index("        return EvaluateResult(1.0")
     code = SCRIPT[:kept] + f"        {line}\n" + SCRIPT[SCRIPT.index("\ndef make(") :]
-    made = judge_of(tmp_path, code + MORE)
-    assert made.note == ""
-    assert made.score(START) is None
-    first = made.failed
+    made = race(tmp_path, code + MORE)
+    assert made.judge.note == ""
+    assert made.judge.score(START) is None
+    first = made.judge.failed
     assert said in first
-    assert made.score(START) is None
-    assert made.failed == first
-    done = compare(made)
+    assert made.judge.score(START) is None
+    assert made.judge.failed == first
+    done = run_baselines(made, lambda text: None)
     assert (done.alone, done.central) == ({}, Score("accuracy", 0.9, 0.5, 4))
     assert done.notes[0] == first
 
@@ -243,8 +239,8 @@ def test_a_plan_says_what_is_better_of_its_metric_alone() -> None:
 def test_the_best_holder_alone_is_the_best_by_its_metric(
     measure: str, outer: dict[str, float], tmp_path: Path
 ) -> None:
-    made = judge_of(tmp_path, (SCRIPT + MORE).replace('"accuracy"', repr(measure)))
-    done = compare(made)
+    made = race(tmp_path, (SCRIPT + MORE).replace('"accuracy"', repr(measure)))
+    done = run_baselines(made, lambda text: None)
     assert {which: s.value for which, s in done.outer.items()} == pytest.approx(outer)
     unknown = any("nothing says whether more or less lift is better" in n for n in done.notes)
     assert unknown is (measure == "lift")
@@ -252,7 +248,7 @@ def test_the_best_holder_alone_is_the_best_by_its_metric(
 
 def test_what_central_returns_is_checked_as_what_evaluate_does(tmp_path: Path) -> None:
     code = SCRIPT + MORE.replace("return EvaluateResult(0.5, 4, {", "return (0.5, 4, {")
-    done = compare(judge_of(tmp_path, code))
+    done = run_baselines(race(tmp_path, code), lambda text: None)
     assert done.central is None
     said = "central training: left out: what central(settings) returned: it is a tuple, and must be"
     assert any(note.startswith(said) for note in done.notes), done.notes
@@ -271,10 +267,10 @@ def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path
     """What is wrong may lie in one holder's records: it is named, and spoils no mean."""
     broken = 'def make(settings):\n    return Holder(1 / (float(settings["step"]) - 0.1))\n'
     code = SCRIPT.replace('def make(settings): return Holder(float(settings["step"]))', broken)
-    made = judge_of(tmp_path, SCRIPT + MORE)
+    made = race(tmp_path, SCRIPT + MORE)
     (tmp_path / "script.py").write_text(code + MORE)
-    made.script = Script(tmp_path / "script.py")
-    done = compare(made)
+    made.judge.script = Script(tmp_path / "script.py")
+    done = run_baselines(made, lambda text: None)
     assert list(done.alone) == ["b"]
     assert done.alone["b"].value == pytest.approx(30.0)
     (note,) = done.notes
@@ -283,9 +279,9 @@ def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path
 
 def test_holders_that_fail_alone_in_one_way_are_named_in_one_note(tmp_path: Path) -> None:
     code = SCRIPT.replace("return FitResult({", "raise OSError('no disk')\n        return ({")
-    made = judge_of(tmp_path, code + MORE)
-    made.holders = {"site-0": {"step": "0.1"}, "site-1": {"step": "0.2"}}
-    done = compare(made)
+    made = race(tmp_path, code + MORE)
+    made.judge.holders = {"site-0": {"step": "0.1"}, "site-1": {"step": "0.2"}}
+    done = run_baselines(made, lambda text: None)
     assert done.alone == {}
     (note,) = done.notes
     assert note.startswith("site-0 failed alone, and is not compared: fit raised OSError: no disk")
@@ -297,8 +293,8 @@ def test_holders_alone_have_no_noise_under_client_level_privacy_and_their_lines_
 ) -> None:
     group = [{"rule": {"quorum": 5}, "weighting": "uniform"}]
     body = {"name": "p", "versions": 9, "group": group, "privacy": CLIENT_LEVEL}
-    made = judge_of(tmp_path, SCRIPT + MORE, plan=Plan(parse(PlanSection, body, "test")))
+    made = race(tmp_path, SCRIPT + MORE, plan=Plan(parse(PlanSection, body, "test")))
     said: list[str] = []
-    done = compare(made, said=said)
+    done = run_baselines(made, said.append)
     assert said[0] == "for comparison, trains a alone, without noise"
     assert done.noiseless

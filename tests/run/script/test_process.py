@@ -14,6 +14,7 @@ from secureps.run.script.process import ScriptProcess, assign, script_process
 from secureps.run.script.scoring import Score
 from tests.kits.federations import Tensors, small_plan
 from tests.kits.nursery import supervise_children
+from tests.kits.polling import until
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +89,59 @@ def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
         assert done.notes == ()
         trained = ("a alone", "b alone", "centrally, without privacy")
         assert said == [f"for comparison, trains {who}" for who in trained]
+
+
+COUNTING = SCRIPT.replace("import os\n", "import os, pathlib\n").replace(
+    "    def fit(self, parameters, config):\n",
+    "    def fit(self, parameters, config):\n"
+    "        with (pathlib.Path(__file__).parent / 'fits').open('a') as file: file.write('.')\n",
+)
+
+
+@pytest.mark.parametrize(("versions", "fits"), [(2, 4), (3, 4 + 6)])
+def test_what_is_trained_ahead_is_trained_once_if_the_run_ends_as_planned(
+    tmp_path: Path, versions: int, fits: int
+) -> None:
+    with hosted(tmp_path, COUNTING) as script:
+        script.look()
+        script.prepare()
+        script.train_ahead(2, MODEL)
+        until(lambda: fitted(tmp_path) >= 4)
+        assert script.score(MODEL) == Score("accuracy", 0.25, 1.0, 4), "it still answers"
+        said: list[str] = []
+        done = script.baselines(versions, MODEL, said.append)
+        assert {name: score.value for name, score in done.alone.items()} == {
+            "a": 0.25 + 0.125 * versions,
+            "b": 0.25 + 0.25 * versions,
+        }
+        assert fitted(tmp_path) == fits
+        alone = [f"for comparison, trains {name} alone" for name in ("a", "b")]
+        assert said[:-1] == (alone if versions == 3 else [])
+
+
+def fitted(folder: Path) -> int:
+    """How many trainings the script has begun."""
+    return len((folder / "fits").read_text()) if (folder / "fits").exists() else 0
+
+
+def test_long_steps_are_left_to_the_end(tmp_path: Path) -> None:
+    busy = (
+        "        first = len((pathlib.Path(__file__).parent / 'fits').read_text()) <= 2\n"
+        "        until = time.thread_time() + 0.6 * first\n"
+        "        while time.thread_time() < until: pass\n"
+    )
+    code = "import time\n" + COUNTING.replace(
+        "        return FitResult", f"{busy}        return FitResult"
+    )
+    with hosted(tmp_path, code, versions=3) as script:
+        script.look()
+        script.prepare()
+        script.train_ahead(3, MODEL)
+        until(lambda: fitted(tmp_path) >= 2)
+        script.score(MODEL)
+        assert fitted(tmp_path) == 2, "a second long step is the last"
+        assert script.baselines(3, MODEL, lambda text: None).alone.keys() == {"a", "b"}
+        assert fitted(tmp_path) == 6
 
 
 ENDS = [

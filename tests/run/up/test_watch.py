@@ -69,6 +69,7 @@ def test_nobody_is_started_once_the_run_is_over(
     for name in ("_tell_leavers", "_judge_newest", "_facts"):
         monkeypatch.setattr(Watch, name, lambda *given: None)
     watch._began = time.monotonic()
+    monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.up.ASK_EVERY", 0.0)
     summary, last = watch.until_over(), ["a sends no update"]
     assert summary.finished == "all 2 versions are made"
