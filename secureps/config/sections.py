@@ -265,8 +265,14 @@ GONE = {
 """Keys that older plans and files may have, by section, and what to do instead."""
 
 MEANT = {
-    ("PlanSection", name): "cipher"
-    for name in ("encryption", "encrypt", "crypto", "cryptography", "secagg", "security")
+    **{
+        ("PlanSection", name): "cipher"
+        for name in ("encryption", "encrypt", "crypto", "cryptography", "secagg", "security")
+    },
+    ("PlanSection", "rounds"): "versions",
+    ("SyncSection", "min_clients"): "quorum",
+    ("GroupSection", "clip_norm"): "clip",
+    ("RecordPrivacySection", "clip_norm"): "max_grad_norm",
 }
 """Names that others give to a key, by section, and the key's name here."""
 

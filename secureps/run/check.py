@@ -192,8 +192,9 @@ def list_unknown(
             "[federation] that names one"
         )
     if runs and clients is not None:
+        gone = "" if Path(clients.script).exists() else ", which is not there,"
         told.append(
-            f"whether {clients.script} takes the plan: what it asks for in [training] is not "
+            f"whether {clients.script}{gone} takes the plan: what it asks for in [training] is not "
             "checked, and a Flower app's ServerApp adds to the plan; --run-script runs it"
         )
     return tuple(told)
@@ -576,10 +577,7 @@ def _judge_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
         if verdict.key == "plans" and not plan.has_digest:
-            objection = (
-                "the plan's digest is unknown: initial lies on another machine, "
-                f"{plan.section.initial}, and was not fetched; --fetch fetches it"
-            )
+            objection = "it covers initial, which lies on another machine; --fetch fetches that"
             verdict = replace(verdict, plans="unknown", objection=objection)
         if verdict.key == "budget" and not verdict.objection and policy.terms.budget is not None:
             verdict = replace(verdict, objection=_overspends([], policy.terms.budget, plan))

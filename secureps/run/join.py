@@ -31,9 +31,9 @@ from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.messages.orders import COME_BACK
 from secureps.roles.holder.holder import FAILED, OVER
+from secureps.run.processes.launcher import GRACE, SECUREPS, Program
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.processes.spawning import SECUREPS, Program
-from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
+from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
 from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader

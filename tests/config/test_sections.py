@@ -152,6 +152,18 @@ def test_a_sections_keys_are_listed_once() -> None:
     assert "patience: unknown key; known are name, quorum" in told, "another section's are others"
 
 
+def test_names_that_others_give_to_a_key_are_understood() -> None:
+    group = {"rule": {"quorum": 5, "min_clients": 5}, "clip_norm": 1.0}
+    privacy = {"clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-5, "budget": 8.0}
+    with pytest.raises(ConfigError) as caught:
+        parse(PlanSection, {"name": "a", "rounds": 5, "group": [group], "privacy": privacy}, "x")
+    told = str(caught.value)
+    assert "rounds: unknown key; did you mean versions?" in told
+    assert "min_clients: unknown key; did you mean quorum?" in told
+    assert "clip_norm: unknown key; did you mean clip?" in told
+    assert "privacy.clip_norm: unknown key; did you mean max_grad_norm?" in told
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [

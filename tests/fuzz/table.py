@@ -91,8 +91,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:make_call",
     ),
     PIPE: (
-        "run.processes.spawning:Fork._receive_number",
-        "run.processes.spawning:_become",
+        "run.processes.launcher:_serve",
         "run.processes.supervisor:_strip_error",
         "service.one_wave:refuse_reader",
     ),

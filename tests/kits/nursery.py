@@ -21,14 +21,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
+
+    from secureps.run.processes.launcher import Program
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -48,7 +48,6 @@ class Child:
         self._nursery = nursery
         self._status: int | None = None
         self.pid = pid
-        self.stdin: IO[bytes] | None = None
 
     def poll(self) -> int | None:
         """Its exit status, below 0 by a signal; None while it runs."""
@@ -71,6 +70,12 @@ class Child:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> bool:
+        """Signals its group; tells whether it still ran."""
+        if self.poll() is None:
+            os.killpg(self.pid, number)
+        return self._status is None
 
 
 class Nursery:
@@ -153,25 +158,23 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
     for module in modules:
         prepare(module)
 
-    from secureps.run.processes import spawning
+    class Spawner:
+        """Stands in for a `Launcher`."""
 
-    def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
-        first = len(spawning.ONCE_KNOWN)
-        if tuple(arguments[:first]) != spawning.ONCE_KNOWN:
-            return subprocess.Popen(arguments, **given)
-        assert arguments[first] == sys.executable
-        log = Path(given["stdout"].name)
-        own = dict(os.environ) if given["env"] is None else given["env"]
-        rest = arguments[first + 1 :]
-        inherits = next(iter(given["pass_fds"]), None)
-        words = rest[1:] if rest[0] == "-P" else rest
-        child = spawn(words, Path.cwd(), log, own, inherits=inherits)
-        child.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
-        return child
+        def __init__(self, *_: object, **__: object) -> None: ...
 
-    replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
-    patch.setattr(spawning, "subprocess", replaced)
-    patch.setattr("secureps.run.up.up.open_spawner", lambda *given: nullcontext())
+        def __enter__(self) -> Spawner:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def start(self, program: Program, log: IO[bytes]) -> Child:
+            own = dict(program.environment or os.environ)
+            words = [word for word in program.arguments[1:] if word != "-P"]
+            return spawn(words, Path.cwd(), Path(log.name), own, inherits=program.inherits)
+
+    patch.setattr("secureps.run.processes.supervisor.Launcher", Spawner)
+    patch.setattr("secureps.run.up.programs.Launcher", Spawner)
 
 
 def _serve(files: socket.socket) -> list[str]:

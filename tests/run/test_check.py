@@ -122,6 +122,11 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     assert size_is.endswith("; or have --run-script run the plan's script, which makes the model")
     assert script_is.startswith(f"whether {ROOT / 'policies' / '../clients/digits_torch.py'} takes")
     assert [text in whole.unknown for text in records.unknown] == [False, True]
+    text = (ROOT / "policies" / "digits.toml").read_text()
+    (*_, gone) = check(write(tmp_path, text)).unknown
+    assert gone.startswith(
+        f"whether {tmp_path / '../clients/digits_torch.py'}, which is not there,"
+    )
     clients = check(ROOT / "policies" / "digits_client.toml")
     assert clients.price is not None
     assert (clients.price.epsilon_run, clients.price.versions) == (None, None)

@@ -438,6 +438,9 @@ class Member(PinnedParty):
             case orders.Finish(_, reason, failure):
                 error = type(from_wire(failure, reason, None)) if failure else None
                 halt = Halt(reason + (orders.COME_BACK if error else ""), error)
+                own = self._departure.halt
+                if error is not None and own is not None and own.error is not None:
+                    halt = own  # such as a spent budget, which the run may have failed for
                 if error is None and self._wants_last():
                     self._end = self._end or (now + self._plan.section.lease, halt)
                 else:

@@ -1,9 +1,6 @@
-"""Delays signals during actions that must not be interrupted, and makes them end a block.
+"""Makes signals end a block, and ends a process without tearing down the interpreter.
 
-The handlers of SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt or SystemExit between any two
-instructions of the main thread, for example between a fork and the note of its number.
-`without_teardown` ends a process without tearing down the interpreter, which takes most of a
-second with torch.
+The teardown takes most of a second with torch.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
@@ -22,72 +19,6 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """The signals that end a command; Windows has no SIGHUP."""
-
-Handler = Callable[[int, FrameType | None], object]
-
-
-class SignalGate:
-    """Delays the handlers of SIGNALS, from `install` to `remove`.
-
-    While the gate is `closed`, signals wait; they are handled when it opens. Once a handler has
-    raised, the work is ending: later signals wait until `remove`, which drops them, so that a
-    second Ctrl-C cannot interrupt the cleanup.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, Handler] = {}
-        self._depth = 0
-        self._raised = False
-        self._held: list[int] = []
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._held)
-
-    def install(self) -> None:
-        """Replaces the handlers; ignored signals stay ignored.
-
-        Outside the main thread, where signals do not raise, it does nothing.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in SIGNALS:
-            before = signal.getsignal(number)
-            if callable(before):
-                self._before[number] = before
-                signal.signal(number, self._handle)
-
-    def remove(self) -> None:
-        """Restores the handlers; handles waiting signals, unless a handler has already raised."""
-        if self._raised:
-            self._raised = False
-            self._held.clear()
-        with self.closed():
-            for number, before in self._before.items():
-                signal.signal(number, before)
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Makes signals wait until the end of the block; blocks may be nested."""
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            self._open()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._depth or self._raised:
-            self._held.append(number)
-            return
-        self._raised = True
-        self._before[number](number, frame)
-        self._raised = False
-        self._open()
-
-    def _open(self) -> None:
-        while self._held and not self._depth and not self._raised:
-            self._handle(self._held.pop(0), None)
 
 
 class Terminated(KeyboardInterrupt):

@@ -6,15 +6,12 @@ then stops the others and their children.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,18 +24,13 @@ from secureps.errors import (
     SecurepsError,
     split_fault,
 )
-from secureps.run.processes import reaper
-from secureps.run.processes.reaper import signal_group
-from secureps.run.processes.signals import SignalGate
-from secureps.run.processes.spawning import ForkServers, Process, Program, Subprocess
+from secureps.run.processes.launcher import GRACE, Launcher, Process, Program
 from secureps.tracebacks import find_fatal_line, locate_crash
 from secureps.wording import numberless
 
 RESTARTS = 3
 RESTART_DELAY = 0.5
 """Seconds between a process's death and its next start."""
-GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
 TAIL_LINES = 8
 
 _TICK = 0.02
@@ -86,14 +78,12 @@ class _Running:
 class Supervisor:
     """Runs a group of processes, in a `with` that leaves none of them behind.
 
-    Signals whose handlers raise end the `with`; they wait while a process is being started or
-    stopped (`run.processes.signals`).
+    A signal whose handler raises may end the `with` at any line: the launcher ends what is left.
 
     Args:
         logs: the folder in which NAME.log gets stdout and stderr of process NAME.
         restarts: how often each process is restarted after it died.
         grace: seconds that processes get to stop by themselves.
-        spawner: starts the processes as forks; None: each is a new interpreter.
     """
 
     def __init__(
@@ -101,33 +91,23 @@ class Supervisor:
         logs: Path,
         restarts: int = RESTARTS,
         grace: float = GRACE,
-        spawner: ForkServers | None = None,
     ) -> None:
         self._logs = logs
         self._restarts = restarts
         self._grace = grace
-        self._spawner = spawner
+        self._launcher: Launcher | None = None
+        self._own = ExitStack()
         self._running: dict[str, _Running] = {}
         self.failed: dict[str, SecurepsError] = {}
         """The errors of processes that may fail and are not restarted, by name."""
         self._ending = False
-        self._signals = SignalGate()
-        self._reaper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Supervisor:
-        # A signal may end the `with` before the first line of `__exit__`.
-        atexit.register(self.stop)
-        self._signals.install()
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with self._own:
             self.stop()
-        finally:
-            # Again, in case a signal interrupted `stop` at its start; a second one cannot raise.
-            self.stop()
-            atexit.unregister(self.stop)
-            self._signals.remove()
 
     def start(self, program: Program) -> None:
         running = _Running(program, None)
@@ -144,24 +124,16 @@ class Supervisor:
                 restart cannot help. It is ScriptFailed, RuleFailed or InternalError if the last
                 line of the process says so.
         """
-        with self._signals.closed():  # Popen.poll holds a lock
-            return tuple(self._collect_ends())
+        return tuple(self._collect_ends())
 
     def describe_end(self, name: str) -> str | None:
-        """Describes the end of a process, without a restart; None while it runs or has to start."""
-        running = self._running[name]
-        with self._signals.closed():
-            if running.process is None:
-                self._launch(running)
-            code = None if running.process is None else running.process.poll()
+        """Describes the end of a process, without a restart; None while it runs."""
+        process = self._running[name].process
+        code = None if process is None else process.poll()
         return None if code is None else _describe_exit(code)
 
     def expect_end(self) -> None:
         self._ending = True
-
-    def is_starting(self) -> bool:
-        """True if a process waits for its fork server's imports; `poll` starts it after them."""
-        return any(e.process is None and not e.restarts for e in self._running.values())
 
     def running(self) -> tuple[str, ...]:
         return tuple(self._running)
@@ -182,27 +154,22 @@ class Supervisor:
 
         A signal in the meantime only shortens the grace.
         """
-        with self._signals.closed():
-            processes = [e.process for e in self._running.values() if e.process is not None]
-            try:
-                for process in processes:
-                    signal_group(process.pid, signal.SIGTERM)
-                until = time.monotonic() + self._grace
-                while time.monotonic() < until and any(e.poll() is None for e in processes):
-                    if self._signals.has_waiting:
-                        break
-                    time.sleep(_TICK)
-            finally:
-                for process in processes:
-                    signal_group(process.pid, signal.SIGKILL)
-                for process in processes:
-                    process.wait()
-                for log in map(self._log, self._running):
-                    with suppress(OSError):
-                        if not log.stat().st_size:
-                            log.unlink()
-                self._running.clear()
-                self._stop_reaper()
+        left = [e.process for e in self._running.values() if e.process is not None]
+        try:
+            left = [process for process in left if process.signal(signal.SIGTERM)]
+            until = time.monotonic() + self._grace
+            while left and time.monotonic() < until:
+                time.sleep(_TICK)
+                left = [process for process in left if process.signal(0)]
+        finally:
+            left = [process for process in left if process.signal(signal.SIGKILL)]
+            while any(process.signal(0) for process in left):
+                time.sleep(_TICK)
+            for log in map(self._log, self._running):
+                with suppress(OSError):
+                    if not log.stat().st_size:
+                        log.unlink()
+            self._running.clear()
 
     def _collect_ends(self) -> list[Finished | Died]:
         news: list[Finished | Died] = []
@@ -214,8 +181,6 @@ class Supervisor:
             code = running.process.poll()
             if code is None:
                 continue
-            signal_group(running.process.pid, signal.SIGKILL)  # its children may still run
-            self._tell_reaper(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 last = _strip_error((self.tail(name, 1) or ("",))[0])
                 news.append(Finished(name, last, code == UNFINISHED))
@@ -269,40 +234,21 @@ class Supervisor:
         return Died(name, how, running.restarts, tail)
 
     def _launch(self, running: _Running) -> None:
-        program, spawner = running.program, self._spawner
+        program = running.program
         try:
             if shutil.which(program.arguments[0]) is None:
                 raise FileNotFoundError(f"no program {program.arguments[0]}")
             self._logs.mkdir(parents=True, exist_ok=True)
-            # A signal handler that raised between the fork and the end of this block would leave an
-            # unknown process behind.
-            with self._log(program.name).open("ab") as log, self._signals.closed():
-                if spawner is not None and not spawner.ready(program):
-                    return
-                if self._reaper is None:
-                    self._reaper = _start_reaper(self._grace)
+            with self._log(program.name).open("ab") as log:
                 running.written = log.tell()
-                spawn = Subprocess if spawner is None else spawner.spawn
-                running.process = process = spawn(program, log)
-                self._tell_reaper(f"+{process.pid}")
-                process.begin()
+                running.process = (program.launcher or self._make_launcher()).start(program, log)
         except OSError as error:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
-    def _tell_reaper(self, line: str) -> None:
-        """Tells the reaper, if it is still there; the run goes on without it."""
-        if self._reaper is not None:
-            assert self._reaper.stdin is not None
-            with suppress(BrokenPipeError):
-                os.write(self._reaper.stdin.fileno(), f"{line}\n".encode())
-
-    def _stop_reaper(self) -> None:
-        if self._reaper is not None:
-            signal_group(self._reaper.pid, signal.SIGKILL)
-            assert self._reaper.stdin is not None
-            self._reaper.stdin.close()
-            self._reaper.wait()
-            self._reaper = None
+    def _make_launcher(self) -> Launcher:
+        if self._launcher is None:
+            self._launcher = self._own.enter_context(Launcher(grace=self._grace))
+        return self._launcher
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
@@ -317,15 +263,3 @@ def _strip_error(line: str) -> str:
 
 def _describe_exit(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-
-
-def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
-    """Starts the reaper in isolated mode, where no file or variable can break its imports."""
-    arguments = (sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(grace))
-    return subprocess.Popen(
-        arguments,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )

@@ -7,10 +7,9 @@ else, and its failure becomes one line that names the function.
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from secureps.client.trainer import Setting
@@ -18,7 +17,7 @@ from secureps.errors import ScriptFailed, SecurepsError
 from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
-from secureps.run.processes.spawning import ForkServers, Program
+from secureps.run.processes.launcher import MODULE, Launcher, Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 from secureps.run.script.scoring import Baselines, Say, Score
@@ -67,19 +66,21 @@ def script_process(
     assignment: Record,
     logs: Path,
     environment: Mapping[str, str] | None = None,
-    spawner: ForkServers | None = None,
+    launcher: Launcher | None = None,
 ) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
     ours, theirs = socket.socketpair()
-    with Supervisor(logs, restarts=0, spawner=spawner) as supervisor, ours, theirs:
-        file = theirs.fileno()
-        arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(file))
-        supervisor.start(Program(NAME, arguments, environment, preloaded=True, inherits=file))
-        process = ScriptProcess(assignment, (ours, theirs), supervisor, logs / f"{NAME}.log")
-        try:
-            yield process
-        finally:
-            process.close()
+    with (
+        Supervisor(logs, restarts=0) as supervisor,
+        closing(Channel(ours)) as channel,  # once it is closed, the process ends by itself
+    ):
+        with theirs:
+            file = theirs.fileno()
+            arguments = (*MODULE, "secureps.run.script.host", str(file))
+            supervisor.start(
+                Program(NAME, arguments, environment, launcher=launcher, inherits=file)
+            )
+        yield ScriptProcess(assignment, channel, supervisor, logs / f"{NAME}.log")
 
 
 class ScriptProcess:
@@ -88,15 +89,15 @@ class ScriptProcess:
     def __init__(
         self,
         assignment: Record,
-        ends: tuple[socket.socket, socket.socket],
+        channel: Channel,
         supervisor: Supervisor,
         log: Path,
     ) -> None:
         self._assignment = assignment
-        self._ours, self._theirs = ends
+        self._assigned = False
+        self._channel = channel
         self._supervisor = supervisor
         self._log = log
-        self._channel: Channel | None = None
         self._at = "its start"
         self._gone = ""
         self.note = ""
@@ -153,18 +154,13 @@ class ScriptProcess:
         own = answer["noiseless"], answer["goal"]
         return Baselines(alone, central, tuple(answer["notes"]), *own)
 
-    def close(self) -> None:
-        """Closes the connection, after which the process ends unless the script is running."""
-        if self._channel is not None:
-            self._channel.close()
-
     def _ask(
         self, record: Record, tensors: Tensors | None = None, say: Say = lambda text: None
     ) -> Record:
         if self._gone:
             raise ScriptFailed(self._gone)
-        if self._channel is None:
-            self._channel = self._connect()
+        if not self._assigned:
+            self._assigned = True
             self._send(self._assignment)
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
@@ -179,19 +175,10 @@ class ScriptProcess:
         raise self._ended()
 
     def _send(self, record: Record, tensors: Tensors | None = None) -> None:
-        assert self._channel is not None
         try:
             self._channel.send(record, tensors)
         except OSError:
             raise self._ended() from None
-
-    def _connect(self) -> Channel:
-        """Waits for the process's start; from then on only the process has the other end."""
-        while self._supervisor.is_starting():
-            self._supervisor.describe_end(NAME)
-            time.sleep(_TICK)
-        self._theirs.close()
-        return Channel(self._ours)
 
     def _ended(self) -> SecurepsError:
         """Makes the error that says how the process ended, and in which function of the script."""

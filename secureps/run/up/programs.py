@@ -22,7 +22,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.shard import IDLE
-from secureps.run.processes.spawning import SECUREPS, ForkServers, Program, can_fork
+from secureps.run.processes.launcher import SECUREPS, Launcher, Program, can_fork
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras
@@ -81,14 +81,17 @@ class Order:
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of a run's processes, and the order in which they start."""
+    """The programs of a run's processes, and the order in which they start.
+
+    `launchers` start the servers, and the scripts.
+    """
 
     order: Order
     folder: RunFolder
     plan: Plan
     federation: FederationSection
     cast: Cast
-    spawner: ForkServers | None = None
+    launchers: tuple[Launcher, Launcher] | tuple[None, None] = (None, None)
 
     @property
     def unsafe(self) -> bool:
@@ -157,10 +160,6 @@ class Programs:
             supervisor.start(self._server("keyholder", holder))
         for i, client in enumerate(self.cast.clients):
             supervisor.start(self._client(client, address, i))
-        deaths = Deaths(progress)
-        while supervisor.is_starting():
-            deaths.tell(supervisor.poll())
-            time.sleep(_TICK)
         return address
 
     def start_added(self, supervisor: Supervisor, started: set[str]) -> None:
@@ -200,7 +199,8 @@ class Programs:
 
     def _server(self, role: str, name: str) -> Program:
         config = str(self.folder.config(name))
-        return Program(name, (*SECUREPS, "serve", role, "--config", config), self.order.processes)
+        arguments = (*SECUREPS, "serve", role, "--config", config)
+        return Program(name, arguments, self.order.processes, launcher=self.launchers[0])
 
     def _shard(self, name: str) -> Program:
         return replace(self._server("shard", name), done=IDLE)
@@ -221,7 +221,7 @@ class Programs:
         # one thread each: clients share this machine's cores
         environment = {**self.order.processes, "OMP_NUM_THREADS": "1"}
         own = (name, tuple(arguments), environment)
-        return Program(*own, may_finish=True, preloaded=True, may_fail=True)
+        return Program(*own, may_finish=True, launcher=self.launchers[1], may_fail=True)
 
 
 class Deaths:
@@ -270,18 +270,20 @@ _SCRIPTS = {
 """Modules to import ahead for a package that a script uses. None of them starts a thread."""
 
 
-def open_spawner(
+@contextmanager
+def open_launchers(
     plan: Plan, script: Path, environment: Mapping[str, str]
-) -> AbstractContextManager[ForkServers | None]:
-    """Opens a spawner of forks; None if processes are to be new interpreters.
+) -> Iterator[tuple[Launcher, Launcher]]:
+    """Opens the launchers of servers and of scripts, so that no server waits for torch.
 
-    The data holders' code at `script` is searched for package names, but not run.
+    They import what their processes need, if these can be forks. The data holders' code at `script`
+    is searched for package names, but not run.
     """
-    if not can_fork(environment):
-        return nullcontext()
-    return ForkServers(
-        tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script)), environment
-    )
+    servers, more = tuple[str, ...](), tuple[str, ...]()
+    if can_fork(environment):
+        servers, more = tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script))
+    with Launcher(servers, environment) as first, Launcher(more, of=first) as second:
+        yield first, second
 
 
 def imports_of_all(plan: Plan) -> Iterator[str]:

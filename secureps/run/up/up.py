@@ -18,9 +18,9 @@ What happens to one run:
     compared  `ScriptProcess.baselines` trains alone and centrally; `_play` prints tables and curves
 
 What survives a kill. Parties continue from their journals. A party that dies too often ends the
-run, and `resume` continues it in the same folder. If this process is killed, `run.processes.reaper`
-ends the others. RUN/report/sofar.json has times and curves of earlier plays. Once the run is over,
-RUN/report/summary.json is written, and `resume` only says so.
+run, and `resume` continues it in the same folder. If this process is killed, a launcher
+(`run.processes.launcher`) ends the others. RUN/report/sofar.json has times and curves of earlier
+plays. Once the run is over, RUN/report/summary.json is written, and `resume` only says so.
 
 Guards. `claim_folder` stops a second play, which would corrupt the journals. `resume` refuses
 another journal format before anything starts. After a failure or a full disk the user reads how to
@@ -101,7 +101,7 @@ from secureps.run.server_app import run_server_app
 from secureps.run.simulate.scenario_file import refuse_few
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
-from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_spawner
+from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_launchers
 from secureps.run.up.runs import LogReader
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
@@ -572,8 +572,8 @@ def up(order: Order, console: Console) -> Path:
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    # the spawner imports the heavy packages while the run is founded
-    with open_spawner(plan, script, order.processes) as spawns:
+    # launchers import the heavy packages while the run is founded
+    with open_launchers(plan, script, order.processes) as launchers:
         founding = run_server_app(plan, script, settings, federation.clients, seed)
         # compile now, because it takes seconds that would count towards the run's deadlines
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
@@ -585,7 +585,7 @@ def up(order: Order, console: Console) -> Path:
         with naming_full_disk(root, "begin the run anew in another folder"):
             Origin(order.plan.resolve(), *began, *own).write(folder)
         with claim_folder(folder.root), _advising_resume(folder, console):
-            _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
+            _play(Programs(order, folder, plan, federation, cast, launchers), heading, console)
     return folder.root
 
 
@@ -630,14 +630,14 @@ def resume(
     cast = Cast.of(plan, federation.clients, folder.kit)
     script = origin.plan.parent / federation.script
     with (
-        open_spawner(plan, script, order.processes) as spawns,
+        open_launchers(plan, script, order.processes) as launchers,
         chdir(origin.directory),
         claim_folder(folder.root),
         _advising_resume(folder, console),
     ):
         # compile now, because it takes seconds that would count towards the run's deadlines
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
-        _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
+        _play(Programs(order, folder, plan, federation, cast, launchers), heading, console)
     return folder.root
 
 
@@ -706,12 +706,12 @@ def _federate(
 ) -> tuple[Summary, tuple[str, ...]]:
     """Runs the federation, and trains the baselines; returns its summary, and strong cuts."""
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
-    own = (programs.assignment, folder.logs, programs.order.processes, programs.spawner)
+    own = (programs.assignment, folder.logs, programs.order.processes, programs.launchers[1])
     with Progress(console, plan.section.name, unsafe) as progress, script_process(*own) as script:
         progress.say(f"the run's folder: {folder.root}")
         with (
             programs.pair() as pair,
-            Supervisor(folder.logs, spawner=programs.spawner) as supervisor,
+            Supervisor(folder.logs) as supervisor,
             telling_of_stop(lambda: progress.say("stopping ...")),
         ):
             address = programs.start(supervisor, progress, pair)

@@ -179,6 +179,14 @@ def test_what_is_paid_for_arrives_before_the_client_stops_at_its_ledger(
     assert halt == Halt("nothing more is sealed", BudgetSpent)
 
 
+def test_who_stops_at_its_ledger_says_so_also_if_the_run_fails_for_it() -> None:
+    """Another status of its process would have it started again, in vain."""
+    client, _ = paired(SSP)
+    refused(client)
+    step = client.order(orders.Finish(2, "too few clients are left", "TooFew"))
+    assert halts(step) == [Halt("nothing more is sealed", BudgetSpent)]
+
+
 def test_what_a_round_wants_no_more_holds_up_nobody() -> None:
     client, _ = paired(RULE)
     assert said(refused(client), requests.Retire) == []

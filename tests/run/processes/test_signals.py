@@ -1,95 +1,16 @@
-"""Signals wait while the gate is closed, and none is lost but behind one that has raised."""
+"""Signals end a block once, and the end of a process frees nothing."""
 
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from secureps.run.processes.signals import SIGNALS, SignalGate, Terminated, terminable
+from secureps.run.processes.signals import SIGNALS, Terminated, terminable
 from tests.kits.nursery import ROOT
-
-
-@pytest.fixture
-def seen() -> Iterator[list[int]]:
-    """What handlers that do not raise were called with."""
-    seen: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: seen.append(number)) for n in SIGNALS}
-    yield seen
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def test_signals_wait_until_it_opens(seen: list[int]) -> None:
-    gate = SignalGate()
-    gate.install()
-    signal.raise_signal(signal.SIGTERM)
-    assert seen == [signal.SIGTERM]
-    with gate.closed():
-        with gate.closed():
-            signal.raise_signal(signal.SIGHUP)
-            signal.raise_signal(signal.SIGTERM)
-        assert seen == [signal.SIGTERM], "the outer block is not over"
-        assert gate.has_waiting
-    assert seen == [signal.SIGTERM, signal.SIGHUP, signal.SIGTERM]
-    assert not gate.has_waiting
-    gate.remove()
-
-
-def test_it_puts_back_what_was_there_and_leaves_alone_what_is_ignored(seen: list[int]) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    gate = SignalGate()
-    gate.install()
-    changed = {n for n in SIGNALS if signal.getsignal(n) != before[n]}
-    assert changed == {signal.SIGINT}
-    gate.remove()
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
-
-
-def test_what_waits_at_the_end_is_handled() -> None:
-    gate = SignalGate()
-    gate.install()
-
-    def end() -> None:
-        with gate.closed():
-            signal.raise_signal(signal.SIGINT)
-            gate.remove()
-            assert gate.has_waiting
-
-    with pytest.raises(KeyboardInterrupt):
-        end()
-
-
-def test_after_one_that_raised_all_others_wait_and_are_dropped() -> None:
-    gate = SignalGate()
-    gate.install()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)
-    with gate.closed():
-        signal.raise_signal(signal.SIGINT)
-    assert gate.has_waiting
-    gate.remove()
-    assert not gate.has_waiting
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_in_another_thread_it_does_nothing(seen: list[int]) -> None:
-    gate = SignalGate()
-    thread = threading.Thread(target=gate.install)
-    thread.start()
-    thread.join()
-    with gate.closed():
-        signal.raise_signal(signal.SIGTERM)
-        assert seen == [signal.SIGTERM]
-    gate.remove()
 
 
 def test_a_block_is_ended_once_and_left_as_it_was() -> None:

@@ -8,7 +8,6 @@ import sys
 import time
 import typing
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import ShardAddress
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.shard.shard import IDLE
-from secureps.run.processes.spawning import Program
+from secureps.run.processes.launcher import Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.up import programs
@@ -48,7 +47,6 @@ from secureps.run.up.programs import (
     demand_shard,
     imports_of_all,
     imports_of_script,
-    open_spawner,
 )
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.keyring import load_public
@@ -201,14 +199,6 @@ def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
             found = imports_of_script(given, where)
             assert {each.partition(".")[0] for each in found} == words, code
     assert list(imports_of_script(private, tmp_path / "nothing.py")) == []
-
-
-@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "2"}])
-def test_with_more_threads_every_process_begins_anew(environment: dict[str, str]) -> None:
-    made = open_spawner(small_plan(), Path("nothing.py"), environment)
-    assert isinstance(made, nullcontext)
-    with made as found:
-        assert found is None
 
 
 def test_a_long_path_of_temporary_files_does_not_matter(tmp_path: Path) -> None:
