@@ -89,8 +89,8 @@ def figures(
     warm = len(marks) - 1
 
     def a_round(points: Iterable[tuple[float, float]]) -> float:
-        times, amounts = np.array(list(points)).T
-        began, ended = np.interp([marks[0], marks[-1]], times, amounts)
+        times, totals = zip(*points, strict=True)
+        began, ended = np.interp([marks[0], marks[-1]], times, totals)
         return float(ended - began) / warm
 
     sent = values * clients

@@ -18,7 +18,6 @@ from secureps.policy.plan import Plan
 from secureps.roles.member.terms import NO_REASON, Terms
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
-from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.store.budget import HOUR, BudgetLedger
 from tests.kits.federations import OF_RECORDS, Walker, finished, small_plan, status_of
@@ -46,10 +45,10 @@ class Sites(Simulation):
         trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
         super().__init__(plan, Cast(trainers, UnsafeSeed(3)), folder)
 
-    def _client(self, name: str, stores: Stores, around: Environment) -> Executor:
+    def _make(self, name: str) -> Executor:
         common, self._terms = self._terms, self._own.get(name, self._terms)
         try:
-            return super()._client(name, stores, around)
+            return super()._make(name)
         finally:
             self._terms = common
 

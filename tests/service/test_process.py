@@ -18,7 +18,7 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError
-from secureps.run.processes.supervisor import GRACE
+from secureps.run.processes.launcher import GRACE
 from secureps.service import process
 from secureps.service.process import LAST_RESORT, choose_address
 from secureps.wire.grpc.framing import PLAINTEXT
