@@ -114,7 +114,7 @@ class _Ring:
 def read_coefficients(source: Any, polynomials: int) -> bytes:
     """Returns the coefficients of a SEAL object's polynomials, uint64 little-endian."""
     count = polynomials * DEGREE
-    return np.fromiter(map(source.__getitem__, range(count)), "<u8", count).tobytes()
+    return struct.pack(f"<{count}Q", *map(source.__getitem__, range(count)))
 
 
 def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
