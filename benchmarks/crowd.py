@@ -29,7 +29,7 @@ from typing import Protocol
 
 from benchmarks import still_client
 from secureps.client.runner import make_member
-from secureps.client.trainer import FitConfig, FitResult, Trainer
+from secureps.client.trainer import Trainer
 from secureps.client.worker import Site
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
@@ -47,7 +47,7 @@ from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport
-from tests.kits.federations import Tensors, Walker
+from tests.kits.federations import Walker
 from tests.kits.processes import Processes
 
 M_TRIM_THRESHOLD = -1
@@ -86,19 +86,6 @@ def million_plan(clients: int) -> str:
     return _PLAN.format(clients=clients)
 
 
-class _Held(Walker):
-    """Trains from version 1 on once it may."""
-
-    def __init__(self, number: int, shape: tuple[int, ...], free: threading.Event) -> None:
-        super().__init__(number, shape)
-        self._free = free
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        if max(config.versions.values()) > 0:
-            self._free.wait()
-        return super().fit(parameters, config)
-
-
 class Served(Protocol):
     """Servers that run, and who their clients are: `Processes` is such."""
 
@@ -122,15 +109,13 @@ def nothing(name: str) -> Meter:
 class Crowd:
     """The clients of a federation of processes; `with` lets them join, and stops them.
 
-    If `held`, they train from version 1 on once they may `go_on`. `meter` observes each, by name.
-    `trainer` trains in place of all of them.
+    `meter` observes each, by name. `trainer` trains in place of all of them.
     """
 
     def __init__(
         self,
         processes: Served,
         shape: tuple[int, ...] = SHAPE,
-        held: bool = False,
         meter: Callable[[str], Meter] = nothing,
         trainer: Trainer | None = None,
     ) -> None:
@@ -138,12 +123,9 @@ class Crowd:
         self._loop = RealLoop(workers=WORKERS)
         self._thread = threading.Thread(target=self._loop.run, name="crowd", daemon=True)
         self._transports: list[GrpcTransport] = []
-        self._free = threading.Event()
-        if not held:
-            self._free.set()
         public = load_public(processes.folder / "kit")  # once: it has a certificate of each
         self._members = [
-            self._member(processes, public, name, trainer or _Held(number, shape, self._free))
+            self._member(processes, public, name, trainer or Walker(number, shape))
             for number, name in enumerate(processes.clients)
         ]
 
@@ -154,17 +136,12 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._free.set()
         for member in self._members:
             member.stop()
         self._loop.stop()
         self._thread.join()
         for transport in self._transports:
             transport.close()
-
-    def go_on(self) -> None:
-        """Lets them train from version 1 on."""
-        self._free.set()
 
     def finished(self) -> bool:
         """Whether every client has heard that the run is over; raises what ended one before."""
