@@ -74,7 +74,7 @@ class Played:
             made, again = looked_at(pinned.layout.group(receipt.id.group), blocks)
             place = (receipt.id.group, receipt.version, receipt.step)
             self.sealed[receipt.id] = (place, made.astype("<i8").tobytes())
-            return (yield from seal(sealer, pinned, receipt, again, *weight))
+            return seal(sealer, pinned, receipt, again, *weight)
 
         patch.setattr(OutboxSealer, "seal", noted)
         patch.setattr(OutboxSealer, "seal_again", self._again(OutboxSealer.seal_again))
