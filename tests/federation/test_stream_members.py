@@ -11,7 +11,6 @@ from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import Submit, Withdraw
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Outcome, SubmissionId, model_digest
-from secureps.policy.rules import rule as base_rule
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Failed, Tick
@@ -602,17 +601,8 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
     assert len(world.group().members.training) == 2
 
 
-@pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words of a cohort that comes together are never renewed, as if it were very large."""
-    monkeypatch.setattr(base_rule, "LARGE", 1)
-    monkeypatch.setattr(base_rule, "TOLD", 1)
-
-
 @pytest.mark.parametrize(("factor", "seconds"), [("buffer", 0.0), ("deadline", 26.0)])
-def test_what_follows_the_load_is_in_force_at_once(
-    factor: str, seconds: float, seldom: None
-) -> None:
+def test_what_follows_the_load_is_in_force_at_once(factor: str, seconds: float) -> None:
     world = under(name="buffered", buffer=4, max_staleness=2)
     world.send("c0", "c1", "c2")
     setattr(world.federation.scaled, factor, 0.5)
@@ -621,7 +611,7 @@ def test_what_follows_the_load_is_in_force_at_once(
     assert world.group().phase is Phase.HOLDING, world.group().reason
 
 
-def test_what_is_too_stale_is_dropped_as_it_comes(seldom: None) -> None:
+def test_what_is_too_stale_is_dropped_as_it_comes() -> None:
     world = under(name="buffered", buffer=4, max_staleness=0)
     late, others = "c0", ("c1", "c2", "c3", "c4")
     world.send(*others)
@@ -634,7 +624,7 @@ def test_what_is_too_stale_is_dropped_as_it_comes(seldom: None) -> None:
     assert fate.outcome == Outcome.DROPPED
 
 
-def test_a_newer_update_takes_the_place_of_the_older_one_as_it_comes(seldom: None) -> None:
+def test_a_newer_update_takes_the_place_of_the_older_one_as_it_comes() -> None:
     world = under(name="priority", buffer=4, pool=5, max_staleness=3)
     world.send(*MANY[:5])
     assert world.group().version == 1
@@ -645,7 +635,7 @@ def test_a_newer_update_takes_the_place_of_the_older_one_as_it_comes(seldom: Non
     assert fate.outcome == Outcome.DROPPED
 
 
-def test_a_deadline_counts_from_the_first_that_holders_have_looked_into(seldom: None) -> None:
+def test_a_deadline_counts_from_the_first_that_holders_have_looked_into() -> None:
     world = under(name="buffered", buffer=5, max_staleness=2)
     world.federation.committees.append(KeyCommittee(b"", (HOLDER,), (), ()))
     opened = world.group().open_receipts

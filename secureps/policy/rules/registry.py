@@ -81,7 +81,6 @@ from secureps.policy.rules.rule import (
     Wait,
     by_client,
     lacking_members,
-    renewed,
     too_stale,
 )
 from secureps.tracebacks import describe_error, find_place
@@ -297,7 +296,7 @@ class Sync:
         if now < until:
             if late:
                 text = f"{count} have arrived; waits for {named(late)}"
-                return Wait(until, text, arrivals=renewed(len(here), len(state.invited)))
+                return Wait(until, text)
             return Wait(until, f"{count} have arrived, the minimum cohort is {own.minimum}")
         over = f"deadline: {count} have arrived, quorum {own.quorum}"
         if len(here) >= max(own.quorum, own.minimum):
@@ -477,14 +476,12 @@ class Buffered:
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
         count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
-        again = renewed(len(ready), wanted)
         if len(ready) < least:
-            text = f"{count}, the minimum cohort is {least}"
-            return Wait(None, text, arrivals=min(least, again))
+            return Wait(None, f"{count}, the minimum cohort is {least}")
         since = max(state.opened_at or 0.0, min(arrival.at for arrival in ready))
         until = since + self.section.deadline
         if now < until:
-            return Wait(until, f"{count}; {len(state.busy_since)} members train", arrivals=again)
+            return Wait(until, f"{count}; {len(state.busy_since)} members train")
         return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
@@ -543,10 +540,7 @@ class Priority(Buffered):
         most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
         if len(ready) >= self.section.waiting:
             return self.close(ready[:most], state, f"the best {most} of {len(ready)} updates")
-        decision = self.wait(now, ready, self.section.waiting, state)
-        if isinstance(decision, Wait):
-            return replace(decision, arrivals=0)  # the next arrival may replace an older one
-        return decision
+        return self.wait(now, ready, self.section.waiting, state)
 
     def key(self, arrival: Arrival) -> tuple[float, str]:
         """Returns an update's sort key; PlanRefused if the user's score is not finite."""
@@ -607,8 +601,6 @@ class Guarded:
                 timed = isinstance(until, int | float) and now < until < math.inf
                 if until is not None and not timed:
                     raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
-                if answer.arrivals:
-                    return replace(answer, arrivals=0)  # a user's rule is asked at each arrival
             case Drop(ids, _):
                 here = {arrival.id for arrival in arrivals}
                 if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
@@ -704,5 +696,4 @@ def _freeze(state: RuleState) -> RuleState:
         moved=MappingProxyType(state.moved),
         passed=frozenset(state.passed),
         sent=MappingProxyType(state.sent),
-        training=None if state.training is None else tuple(state.training),
     )

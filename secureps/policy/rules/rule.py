@@ -65,7 +65,6 @@ class RuleState:
         sent: by member, the newest base that it has contributed from.
         left_out: number of members that will never come again.
         waiting: without rounds, number of updates that are here or being resent.
-        training: value of `busy_since`, if it is known already.
     """
 
     version: int
@@ -80,16 +79,10 @@ class RuleState:
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
     waiting: int = 0
-    training: Sequence[float] | None = None
 
     @cached_property
-    def busy_since(self) -> Sequence[float]:
-        """Since when each training live member has trained, ascending; infinite without a clock.
-
-        It may be a view.
-        """
-        if self.training is not None:
-            return self.training
+    def busy_since(self) -> list[float]:
+        """Since when each training live member has trained, ascending; infinite without a clock."""
         return sorted(self.moved.get(each, math.inf) for each in self.invited & self.live)
 
     @cached_property
@@ -131,15 +124,12 @@ class Admit:
 class Wait:
     """Nothing happens before `until`, or if that is None before another event.
 
-    `everybody`, of an admission, says that every other member gets the same answer. `arrivals`, of
-    a decision, is how many must be here before more than the reason changes, unless `until` comes
-    first.
+    `everybody`, of an admission, says that every other member gets the same answer.
     """
 
     until: float | None
     reason: str
     everybody: bool = False
-    arrivals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +197,6 @@ class Bounds:
     @property
     def total(self) -> int:
         return self.most * self.most_weight
-
-
-LARGE, TOLD = 50, 25
-"""For a cohort of LARGE members the reason is updated only TOLD times while it fills, because a
-rule looks at all arrivals each time."""
-
-
-def renewed(here: int, wanted: int) -> int:
-    """Returns the number of arrivals at which a cohort's reason is updated next; 0: at each."""
-    return min(wanted, here + wanted // TOLD) if wanted >= LARGE else 0
 
 
 Admission = Admit | Wait | Refuse

@@ -3,8 +3,9 @@
 Theory of operation. `Coordinator` is a machine (`roles.machine`). `handle` takes one event: a
 request of a client, shard or key holder, an operator's act, or a tick. `_answer` passes it to the
 module that knows it. `_close_turn` then has `scheduler.advance` move every group as far as it can
-go. All modules work on one `transaction.Transaction`: `write` journals a record and folds it into
-`state.CoordinatorState` at once, and `order` sends an order to a party that watches now.
+go; with very many members, once for all messages of a moment. All modules work on one
+`transaction.Transaction`: `write` journals a record and folds it into `state.CoordinatorState` at
+once, and `order` sends an order to a party that watches now.
 
 What happens to one update:
 
@@ -113,6 +114,10 @@ LOOK_AGAIN = 1.0
 Most answers of key holders about a receipt are such events: only the answer that makes enough of
 them lets the receipt into a cohort. A status may say for so long what groups waited for before."""
 
+CROWD, LOOKED_AT = 1000, 50_000
+"""With more than CROWD members, groups are looked at once in a while instead of after each message
+of a member, so that LOOKED_AT members are looked at in a second."""
+
 
 class Coordinator(Seat):
     """The machine of the one coordinator of a federation."""
@@ -153,7 +158,6 @@ class Coordinator(Seat):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
         self.federation.apply(at, record)
-        self._sessions.changes.forget()
 
     def make_fold(self) -> Fold:
         pinned = self.federation.pinned
@@ -165,7 +169,6 @@ class Coordinator(Seat):
             self.apply(0.0, record)
         enough = {name: g.open_receipts.enough for name, g in self.federation.groups.items()}
         self.federation = from_plain(CoordinatorState, fold.state)
-        self._sessions.changes.forget()
         for name, group in self.federation.groups.items():
             group.open_receipts.enough = enough[name]
 
@@ -274,7 +277,7 @@ class Coordinator(Seat):
             if sender in federation.members and sender not in federation.why_gone:
                 self._sessions.renew(sender, now + self.plan.section.lease)
         answer = self._answer(tx, sender, event)
-        self._close_turn(tx)
+        self._close_turn(tx, self._patience(tx, sender, event))
         if answer is not None:
             tx.step.effects.append(Answer(answer))
         return tx.step
@@ -456,10 +459,22 @@ class Coordinator(Seat):
             cache=self._cache,
         )
 
-    def _close_turn(self, tx: Transaction) -> Step:
-        """Moves every group as far as it can go; after a quiet event, soon and once for many."""
+    def _patience(self, tx: Transaction, sender: str, event: Event) -> float:
+        """Returns for how many seconds an event need not move any group.
+
+        A look at all groups takes as long as there are members. Where these are very many, one look
+        serves all of their messages in a moment, and all that holders say of their updates.
+        """
         if tx.quiet:
-            soon = tx.now + LOOK_AGAIN
+            return LOOK_AGAIN
+        members = self.federation.members
+        by_many = sender in members or isinstance(event, requests.Examined)
+        return len(members) / LOOKED_AT if by_many and len(members) > CROWD else 0.0
+
+    def _close_turn(self, tx: Transaction, patience: float = 0.0) -> Step:
+        """Moves every group as far as it can go, now or when this patience has ended."""
+        if patience:
+            soon = tx.now + patience
             self._until = soon if self._until is None else min(self._until, soon)
         else:
             if rules := reign.is_ruling(tx):

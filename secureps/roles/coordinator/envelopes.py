@@ -228,18 +228,6 @@ def _describe_loss(tx: Transaction, committee: KeyCommittee) -> str:
     )
 
 
-SETTLING = (
-    EnvelopeKeyAnnounced,
-    records.RoundOpened,
-    records.RoundGivenUp,
-    records.VersionCommitted,
-    records.CohortBurnt,
-    records.SubmissionsDropped,
-    records.StreamEnded,
-)
-"""Records after which fewer keys may be needed than before."""
-
-
 AT_ONCE = 64
 """Announcements that every holder may make; more are allowed by cohorts and time."""
 
@@ -318,9 +306,7 @@ def _is_stale(tx: Transaction, receipt: Receipt) -> bool:
 
 
 def release(tx: Transaction) -> None:
-    """Tells holders which keys are not needed any more, after records that settle submissions."""
-    if not any(isinstance(record, SETTLING) for record in tx.step.records):
-        return
+    """Tells holders which keys are not needed any more."""
     federation = tx.federation
     for holder in tx.holders:
         released, newest = federation.least_usable_key(holder), federation.keys.number(holder)

@@ -217,7 +217,7 @@ class Load:
             if not self._tells(tx, group):
                 continue
             if not group.rounds:
-                members = len(tx.attendance(group).here)
+                members = len(tx.present(group))
                 found[group.name] = self._sent[group.name] / self._updates_of[group.name] * members
             else:
                 found[group.name] = fmean(self._turns[group.name])

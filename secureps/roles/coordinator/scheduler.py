@@ -22,15 +22,17 @@ rounds, under every rule; while such a round is open, the rule is not asked.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import islice
+from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
-from secureps.messages.submission import Receipt, SubmissionId
+from secureps.messages.encoding import digest
+from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
@@ -149,7 +151,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
     if group.resigned:
         return GOES_ON
     out, retired = _left_out(tx, group), frozenset(tx.federation.retired)
-    live = tx.attendance(group).here
+    live = tx.present(group)
     invited, reason = _admit(tx, group, live)
     spent = frozenset[str]()
     if invited or retired:
@@ -356,8 +358,7 @@ def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 def rule_state(tx: Transaction, group: GroupState) -> RuleState:
     """Returns the group as the rule sees it; spent members count only for what they sent."""
-    members, own = group.members, tx.attendance(group)
-    live: Names = own.here
+    members, live = group.members, tx.present(group)
     if members.spent:
         gone = members.spent - {id.client for id in group.receipts}
         live = tx.takers(group.name) - group.sitting_out - gone
@@ -373,7 +374,6 @@ def rule_state(tx: Transaction, group: GroupState) -> RuleState:
         passed=members.passed,
         sent=members.sent,
         waiting=len(group.receipts) + len(members.returning),
-        training=own.asked,  # without members that may not train any more
     )
 
 
@@ -409,13 +409,17 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     returning = sorted(group.members.returning)
     if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    comes, goes = tx.attendance(group).pop_changes(group.members)
-    for client in goes:
+    here, members = tx.present(group), group.members
+    for client in sorted(members.clocks.keys() - here):
         tx.write(records.MemberLeft(group.name, client))
+    comes = sorted(here - members.clocks.keys() - members.passed)
+    if not comes:
+        return
+    seen = rule_state(tx, group)  # its clocks are those of the moment
     for client in comes:
-        clock = tx.rule(group.name).enter(rule_state(tx, group))
+        clock = tx.rule(group.name).enter(seen)
         waiting = len(group.open_receipts.clients.get(client, ()))  # sent before it went away
-        waiting += sum(id.client == client for id in group.members.returning)
+        waiting += sum(id.client == client for id in members.returning)
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
 
 
@@ -425,7 +429,7 @@ def _follow(tx: Transaction, group: GroupState) -> None:
 def _decide(tx: Transaction, group: GroupState) -> Wait:
     """Carries out the decision of the rule, or of suspicion, about the updates that wait."""
     ids, waiting = opening.visible_submissions(tx, group)
-    decision = decide_by_cache(tx, group, ids)
+    decision = choose_decision(tx, group, ids)
     in_round = group.rounds or recovery.is_chosen_round(tx, group)
     whole = group.rounds or group.suspicion.chosen <= group.open_receipts.clients.keys()
     if waiting and in_round and whole and isinstance(decision, Drop | Extend):
@@ -452,42 +456,12 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
             return Wait(until, f"{reason}; {waiting}" if waiting else reason)
 
 
-def decide_by_cache(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
-    """Returns the decision about these updates, from the cache while nothing can change it.
-
-    Without rounds a deadline counts from the oldest update that the rule sees, and another update
-    becomes the oldest while key holders have not looked into the first one. Where versions fall
-    into periods, a new update may end the wait of older ones.
-    """
-    opened, here, members = group.open_receipts, group.receipts, group.members
-    seen_first = not here or next(iter(here)) in opened.ready
-    one_period = opening.periods(tx, group.name) is None
-    steady = group.rounds or (seen_first and one_period and not group.sitting_out)
-    oldest = group.version - tx.plan.bounds(group.name).stale
-    # In a round the rule knows only what holders have examined; without one, also what waits.
-    come = len(opened.ready if group.rounds else here)
-
-    def ask() -> tuple[int, int, Decision]:
-        shown = _arrivals(group, _shown_submissions(group, set(ids)))
-        chosen = recovery.is_chosen_round(tx, group)
-        found = recovery.decide(tx, group, shown) if chosen else _ask_rule(tx, group, shown)
-        return come, opened.changes, found
-
-    def holds(known: tuple[int, int, Decision]) -> bool:
-        count, changes, found = known
-        same = group.rounds and changes == opened.changes
-        if not isinstance(found, Wait):
-            return same
-        early = found.until is None or tx.now < found.until
-        if not early or not (same or (steady and count <= come < found.arrivals)):
-            return False
-        new = islice(reversed(opened.ready), opened.changes - changes)
-        return all(here[id].version >= oldest for id in new)
-
-    round = (group.round, group.invited, group.opened_at, group.extensions)
-    seen = (group.version, group.number, round, members.closed, len(members.returning))
-    basis = (seen, steady, group.suspicion, tx.rule(group.name), opening.held_back(tx, group))
-    return tx.cache.of(("decided", group.name), basis, ask, holds)[-1]
+def choose_decision(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
+    """Returns the decision of the rule, or of suspicion, about these updates."""
+    shown = _arrivals(group, _shown_submissions(group, set(ids)))
+    if recovery.is_chosen_round(tx, group):
+        return recovery.decide(tx, group, shown)
+    return _ask_rule(tx, group, shown)
 
 
 def _shown_submissions(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
@@ -574,7 +548,7 @@ def _discount(
     seen = replace(seen, clocks=clocks, moved=ChainMap(members.moved, stood))
     if members.returning:
         asked = {id.client for id in members.returning}.union(seen.invited)
-        seen = replace(seen, invited=asked, training=None)
+        seen = replace(seen, invited=asked)
     return seen
 
 
@@ -601,12 +575,12 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return GOES_ON
     if lacking := opening.why_too_few(tx, group):
         return Wait(None, lacking)
-    members, rule, own = group.members, tx.rule(group.name), tx.attendance(group)
+    members, rule = group.members, tx.rule(group.name)
     now, held, until = rule_state(tx, group), "", None
-    first = next((rule.admit(tx.now, client, now) for client in own.free), None)
-    if first is not None and holds_everybody(first):
+    busy, free = now.busy_since, tx.present(group) - members.training.keys()
+    if free and holds_everybody(first := rule.admit(tx.now, min(free), now)):
         return Wait(_until(first), "" if members.training else first.reason)
-    for client in own.in_order(members.closed):
+    for client in _in_order(group, free):
         answer = rule.admit(tx.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
@@ -618,6 +592,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             held = held or f"the budget of {client} is spent"
             tx.write(records.MemberLeft(group.name, client, spent=True))
             now = rule_state(tx, group)  # without its clock
+            busy = now.busy_since
             continue
         if members.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
@@ -627,9 +602,25 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             continue
         base = members.next_base(client, group.version)
         tx.write(records.MemberAsked(group.name, client, base.version, base.step))
-        tx.attendance(group)  # shows the rule that it trains
+        insort(busy, members.moved.get(client, math.inf))  # the rule sees that it trains
         tx.order(client, tx.make_invite(group, client))
     return Wait(until, "" if members.training else held or "no member is live")
+
+
+def _in_order(group: GroupState, free: Collection[str]) -> list[str]:
+    """Returns free clients, first those whose last contribution is oldest; ties by lot."""
+    members, never = group.members, Base(-1, 0)
+
+    def place(client: str) -> tuple[int, bytes]:
+        return members.sent.get(client, never).version, _draw_lot(client, members.closed)
+
+    return sorted(free, key=place)
+
+
+@lru_cache(1 << 17)
+def _draw_lot(client: str, closed: int) -> bytes:
+    """Draws a client's lot for the next cohort, when so many are settled."""
+    return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
 
 
 def _asks_nobody(tx: Transaction, group: GroupState) -> bool:

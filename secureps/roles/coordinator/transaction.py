@@ -3,15 +3,13 @@
 It also answers what the whole coordinator asks of the state: which groups are over, which version
 is due for evaluation, and how a client is invited.
 
-A restart forgets `Sessions`, `Attendance` and `Cache`. With very many clients no event may look at
-all of them, so `Attendance` is updated by the clients that changed.
+A restart forgets `Sessions` and `Cache`.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -20,10 +18,6 @@ from secureps.config.plan import SyncSection
 from secureps.errors import Malformed, NotReady
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
-from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import (
     AnyOrder,
     ClientOrder,
@@ -35,219 +29,15 @@ from secureps.messages.orders import (
     ShardOrder,
 )
 from secureps.messages.run import ShardAddress
-from secureps.messages.submission import Base, Held, SubmissionId
+from secureps.messages.submission import Base, SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import apply_factors, build_rule
 from secureps.policy.rules.rule import Rule, Wait
-from secureps.roles.coordinator.group import TOO_FEW, GroupState, Members, Phase
+from secureps.roles.coordinator.group import TOO_FEW, GroupState, Phase
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Step
 from secureps.roles.pinned_run import LATER, PinnedRun
-
-# --- attendance --------------------------------------------------------------------
-
-KEPT = 1 << 17
-"""Most changes that are kept for groups that have not read them yet."""
-
-NEVER = -1
-"""Stands for the version from which a client contributed last, if it never did."""
-
-_QUIET = (
-    records.CheckpointComplete,
-    records.CheckpointOrdered,
-    requests.Checkpointed,
-    records.CohortClosed,
-    records.CohortOpened,
-    records.FounderChosen,
-    records.KeysReleased,
-    records.RoundExtended,
-    records.ShardLocated,
-    requests.Prepared,
-    requests.KeyShare,
-    Held,
-    records.VersionCommitted,
-    Charge,
-    EnvelopeKeyAnnounced,
-    EvaluationSkipped,
-    Release,
-    VersionEvaluated,
-)
-"""Records that do not change which clients take part or train."""
-
-
-class Changes:
-    """A log of clients that changed; each reader keeps a mark of how far it has read."""
-
-    def __init__(self) -> None:
-        self._clients: list[str] = []
-        self._began = 0
-
-    @property
-    def mark(self) -> int:
-        """The position after everything that was added."""
-        return self._began + len(self._clients)
-
-    def add(self, client: str) -> None:
-        if len(self._clients) >= KEPT:
-            self.forget()
-        self._clients.append(client)
-
-    def forget(self) -> None:
-        """Has every reader look at all clients, because any may have changed."""
-        self._began += len(self._clients) + 1
-        self._clients.clear()
-
-    def note(self, record: object) -> None:
-        concerned = _concerned_clients(record)
-        if concerned is None:
-            self.forget()
-            return
-        for client in concerned:
-            self.add(client)
-
-    def since(self, mark: int) -> list[str] | None:
-        """Returns the clients that changed since a mark; None if any may have changed."""
-        return None if mark < self._began else self._clients[mark - self._began :]
-
-
-def _concerned_clients(record: object) -> Collection[str] | None:
-    """Returns the clients whose part in a group a record changes; None if any may be."""
-    match record:
-        case (
-            records.MemberAsked(client=client)
-            | records.MemberDeclined(client=client)
-            | records.MemberEntered(client=client)
-            | records.MemberJoined(client=client)
-            | records.MemberLeft(client=client)
-            | records.MemberPassed(client=client)
-            | requests.Retire(client=client)
-        ):
-            return (client,)
-        case requests.Submit(receipt):
-            return (receipt.id.client,)
-        case requests.Withdraw(id=id):
-            return (id.client,)
-        case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
-            return dict.fromkeys(id.client for id in ids)
-        case requests.Examined(flaw=""):
-            return ()
-        case _ if isinstance(record, _QUIET):
-            return ()
-    return None
-
-
-class Attendance:
-    """The clients that take part in one group; only `follow` changes the lists.
-
-    Args:
-        here: live trainers that take part, and neither sit out nor have spent their budget.
-        asked: without rounds, when each of them that trains was asked, ascending (infinite for a
-            client without a clock).
-    """
-
-    def __init__(self) -> None:
-        self.here: set[str] = set()
-        self.asked: list[float] = []
-        self._mark = -1
-        self._members: Members | None = None
-        self._out: frozenset[str] = frozenset()
-        self._training: dict[str, float] = {}
-        self._free: dict[str, int] = {}
-        """By client that is not asked, the version from which it contributed last."""
-        self._order: list[tuple[int, bytes, str]] | None = None
-        self._closed = -1
-        self._moved: set[str] | None = None
-
-    def follow(
-        self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
-    ) -> None:
-        """Takes up the clients that changed; a `barred` client takes no part at all."""
-        known, self._mark = changes.since(self._mark), changes.mark
-        same = group.members is self._members and group.sitting_out == self._out
-        touched: Collection[str] = live
-        if known is not None and same:
-            touched = known
-        else:
-            self._members, self._out = group.members, group.sitting_out
-            for each in (self.here, self.asked, self._training, self._free):
-                each.clear()
-            self._order = self._moved = None
-        for client in touched:
-            self._look(group, client, client in live and not barred(client))
-        if self._moved is not None:
-            self._moved.update(touched)
-
-    def _look(self, group: GroupState, client: str, may_take_part: bool) -> None:
-        members = group.members
-        here = may_take_part and client not in group.sitting_out and client not in members.spent
-        (self.here.add if here else self.here.discard)(client)
-        if group.rounds:
-            return
-        trains = here and client in members.training
-        since = members.moved.get(client, math.inf) if trains else None
-        if (before := self._training.get(client)) != since:
-            if before is not None:
-                del self.asked[bisect_left(self.asked, before)], self._training[client]
-            if since is not None:
-                insort(self.asked, since)
-                self._training[client] = since
-        last = members.sent.get(client)
-        free = (NEVER if last is None else last.version) if here and not trains else None
-        if (was := self._free.get(client)) != free:
-            if was is not None:
-                del self._free[client]
-                if self._order is not None:
-                    del self._order[bisect_left(self._order, self._place(was, client))]
-            if free is not None:
-                self._free[client] = free
-                if self._order is not None:
-                    insort(self._order, self._place(free, client))
-
-    # --- of groups without rounds -------------------------------------------------
-
-    def pop_changes(self, members: Members) -> tuple[list[str], list[str]]:
-        """Returns clients that take part without a clock, and clients with one that do not.
-
-        A member that was passed over has no clock until it sends. Each client is returned once: the
-        caller journals that it entered or left.
-        """
-        looked, self._moved = self._moved, set()
-        clocks, here = members.clocks, self.here
-        if looked is None:
-            return sorted(here - clocks.keys() - members.passed), sorted(clocks.keys() - here)
-        comes = (c for c in looked if c in here and c not in clocks and c not in members.passed)
-        return sorted(comes), sorted(c for c in looked if c in clocks and c not in here)
-
-    @property
-    def free(self) -> Collection[str]:
-        return self._free.keys()
-
-    def in_order(self, closed: int) -> Iterator[str]:
-        """Yields free clients, first those whose last contribution is oldest; ties by lot.
-
-        The caller may invite each client, and call `follow`, while it iterates.
-
-        Args:
-            closed: how many cohorts are settled; each has lots of its own.
-        """
-        if self._order is None or self._closed != closed:
-            self._closed = closed
-            self._order = sorted(self._place(last, client) for client, last in self._free.items())
-        at = 0
-        while self._order is not None and at < len(self._order):
-            place = self._order[at]
-            yield place[-1]
-            at = bisect_right(self._order, place)
-
-    def _place(self, last: int, client: str) -> tuple[int, bytes, str]:
-        closed = self._closed.to_bytes(8, "little")
-        return last, digest("secureps-asked", client.encode(), closed), client
-
-
-Barred = Callable[[str], bool]
-"""Tells whether a client takes no part in a group, even if it is live."""
-
 
 Located = tuple[tuple[ShardAddress, ...], int]
 """The shards' addresses, and the epoch of the placement."""
@@ -284,7 +74,6 @@ class Sessions:
         caught_up: the standby that has the whole journal, until it is on record that it follows.
         followed: whether a standby has had the whole journal in this incarnation.
         confirmed: whether the standby itself has it on record that it follows this incarnation.
-        changes: clients that came, went or moved, for `attendance` to follow.
         unheard: clients that got a lease when this incarnation began, and were not heard since.
         steps: since when servers owe what a step of a commit, or a checkpoint, wants of them.
         overdue: servers that owe something for longer than the plan's deadline.
@@ -313,8 +102,6 @@ class Sessions:
     caught_up: bytes = b""
     followed: bool = False
     confirmed: bool = False
-    changes: Changes = field(default_factory=Changes)
-    attendance: dict[str, Attendance] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)
     steps: dict[tuple[str, int, str], float] = field(default_factory=dict)
     overdue: dict[str, str] = field(default_factory=dict)
@@ -336,8 +123,6 @@ class Sessions:
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
-        if client not in self._leases:
-            self.changes.add(client)
         self._leases[client] = until
         self._first = min(self._first, until)
 
@@ -348,8 +133,7 @@ class Sessions:
         self.unheard, self.began = set(clients), now
 
     def leave(self, client: str) -> None:
-        if self._leases.pop(client, None) is not None:
-            self.changes.add(client)
+        self._leases.pop(client, None)
 
     def live(self, now: float) -> Names:
         """Returns the clients whose lease runs, as they change later too."""
@@ -374,21 +158,13 @@ class Cache:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Any, Any]] = {}
 
-    def of(
-        self,
-        question: Hashable,
-        basis: Any,
-        answer: Callable[[], T],
-        holds: Callable[[T], bool] = lambda found: True,
-    ) -> T:
+    def of(self, question: Hashable, basis: Any, answer: Callable[[], T]) -> T:
         """Returns the answer to a question, and works it out again only if it must.
 
-        Args:
-            basis: all that the answer depends on, compared by `==`.
-            holds: tells whether an earlier answer on the same basis still holds.
+        `basis` is all that the answer depends on, compared by `==`.
         """
         known = self._known.get(question)
-        if known is not None and known[0] == basis and holds(known[1]):
+        if known is not None and known[0] == basis:
             found: T = known[1]
             return found
         found = answer()
@@ -587,34 +363,21 @@ class Transaction:
         return bool(placed) and party not in placed
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
-        """Returns the clients `among` these, or among live trainers, that take part in a group.
+        """Returns the clients `among` these, or among live trainers, that take part in a group."""
+        found = frozenset(self.live) if among is None else among
+        gone = self.federation.isolated.keys() | self.federation.outside.get(group, set())
+        if among is None and self.plan.evaluator:
+            gone.add(self.plan.evaluator)
+        return found - gone if gone else found
 
-        This looks at all clients; what every event asks for uses `attendance` instead.
-        """
-        federation = self.federation
-        found = frozenset(self.live) - {self.plan.evaluator} if among is None else among
-        if federation.isolated:
-            found -= federation.isolated.keys()
-        return found - federation.outside.get(group, frozenset())
-
-    def attendance(self, group: GroupState) -> Attendance:
-        federation, evaluator = self.federation, self.plan.evaluator
-        outside: Names = federation.outside.get(group.name, frozenset())
-        out = federation.isolated
-
-        def barred(client: str) -> bool:
-            return client == evaluator or client in out or client in outside
-
-        known = self.sessions.attendance.get(group.name)
-        if known is None:
-            known = self.sessions.attendance[group.name] = Attendance()
-        known.follow(group, self.sessions.changes, self.live, barred)
-        return known
+    def present(self, group: GroupState) -> frozenset[str]:
+        """Returns the live trainers of a group that neither sit out nor have spent their budget."""
+        gone = group.sitting_out | group.members.spent
+        return self.takers(group.name) - gone if gone else self.takers(group.name)
 
     def write(self, record: records.CoordinatorRecord) -> None:
         self.step.records.append(record)
         self.federation.apply(self.now, record)
-        self.sessions.changes.note(record)
 
     def order(self, to: str, message: AnyOrder) -> None:
         if to in self.watchers:

@@ -140,7 +140,7 @@ class Writes:
     """A rule that tries to change the state it is given."""
 
     def enter(self, state: Any) -> int:
-        state.busy_since.clear()
+        state.clocks.clear()
         return 0
 
     def admit(self, now: float, member: str, state: Any) -> Any:
@@ -151,8 +151,8 @@ class Writes:
 
 
 def test_what_it_is_shown_is_not_its_own_to_write() -> None:
-    training, moved, passed = [1.0], {"client-00": 1.0}, {"client-01"}
-    state = replace(STATE, training=training, moved=moved, passed=passed)
+    clocks, moved, passed = {"client-00": 1}, {"client-00": 1.0}, {"client-01"}
+    state = replace(STATE, clocks=clocks, moved=moved, passed=passed)
     rule = Guarded("writes:Writes", Writes(), 2)
     for asked in (
         lambda: rule.enter(state),
@@ -161,7 +161,7 @@ def test_what_it_is_shown_is_not_its_own_to_write() -> None:
     ):
         with pytest.raises(RuleFailed, match="AttributeError"):
             asked()
-    assert (training, moved, passed) == ([1.0], {"client-00": 1.0}, {"client-01"})
+    assert (clocks, moved, passed) == ({"client-00": 1}, {"client-00": 1.0}, {"client-01"})
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +11,17 @@ from hypothesis import strategies as st
 from secureps.crypto.sharing import KEY_BOUND
 from secureps.messages.coordinator_records import CohortBurnt, CohortOpened, OpeningFailed
 from secureps.messages.orders import Examine, KeyCommittee
-from secureps.messages.requests import Examined
+from secureps.messages.requests import Examined, Spoilt
 from secureps.messages.run import GroupVersion
-from secureps.messages.submission import Member, Receipt, SubmissionId
-from secureps.policy.rules.rule import Arrival, Close, Decision, Drop, Wait
-from secureps.roles.coordinator import commit, envelopes, opening, recovery, scheduler
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.policy.rules.rule import Decision, Drop, Wait
+from secureps.roles.coordinator import commit, envelopes, opening, scheduler
 from secureps.roles.coordinator.coordinator import LOOK_AGAIN
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
-from tests.kits.committee_kit import Bench
+from tests.kits.committee_kit import SHARD, Bench
 from tests.kits.committee_parties import KEYS, CommitteeWorld
 from tests.kits.roles_kit import Due, make_charter, make_plan
 from tests.kits.stream_parties import stream_plan
@@ -64,16 +63,8 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     return ready, f"{updates} came, to be examined by key holders: {missing}"
 
 
-def anew(tx: Transaction, group: GroupState) -> Decision:
-    """The decision of the rule, or of suspicion, if it is asked now."""
-    arrivals = tuple(Arrival(id, 0) for id in sorted(plain(tx, group)[0]))
-    if recovery.is_choosing(tx, group):
-        return recovery.decide(tx, group, arrivals)
-    return tx.plan.rule("all").decide(tx.now, arrivals, scheduler.rule_state(tx, group))
-
-
 class Round:
-    """An open round of six clients, with the coordinator's cache of it."""
+    """An open round of six clients."""
 
     def __init__(self) -> None:
         self.group = GroupState("all", open_receipts=OpenReceipts(PLAN.threshold))
@@ -100,7 +91,6 @@ class Round:
         shown, text = opening.visible_submissions(self.tx, self.group)
         assert len(shown) == len(ready)
         assert (set(shown), text) == (ready, waiting)
-        assert scheduler.decide_by_cache(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
         """Any event of a round, in any order."""
@@ -137,53 +127,18 @@ class Round:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_what_is_kept_decides_as_looking_through_everything_does(seed: int) -> None:
+def test_what_is_kept_says_what_looking_through_everything_does(seed: int) -> None:
     chance, world = random.Random(seed), Round()
     for _ in range(60):
         world.happens(chance)
         world.agrees()
 
 
-def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-    decide = type(PLAN.rule("all")).decide
-
-    def counted(rule: Any, now: float, arrivals: Any, state: Any) -> Decision:
-        asked.append(len(arrivals))
-        return decide(rule, now, arrivals, state)
-
-    monkeypatch.setattr(type(PLAN.rule("all")), "decide", counted)
-    world = Round()
-
-    def decided(now: float = 0.0) -> Decision:
-        tx = dataclasses.replace(world.tx, now=now)
-        return scheduler.decide_by_cache(
-            tx, world.group, opening.visible_submissions(tx, world.group)[0]
-        )
-
-    for client in CLIENTS[:4]:
-        id = SubmissionId(client, "all", 1)
-        world.group.receive(0.0, receipt(id))
-        for holder in HOLDERS:
-            decided()
-            world.group.open_receipts.approve(id, holder)
-    for now in (1.0, 9.0, 9.9):
-        assert isinstance(decided(now), Wait)
-    assert asked == [0, 1, 2, 3, 4], "once more for each that the third holder found in order"
-    closed = decided(10.0)
-    members = tuple(Member(SubmissionId(client, "all", 1), 1, 0) for client in CLIENTS[:4])
-    assert isinstance(closed, Close)
-    assert closed.members == members
-    assert asked == [0, 1, 2, 3, 4, 4]
-
-
 BUFFER = {"name": "buffered", "buffer": 200, "minimum": 3, "max_staleness": 4, "deadline": 10.0}
 
 
 class Stream(Round):
-    """A group without rounds whose cohort is so large that not every update asks the rule."""
+    """A group without rounds."""
 
     def __init__(self) -> None:
         plan = make_plan("plain", capacity=1000, group=[{"rule": BUFFER}])
@@ -201,7 +156,7 @@ class Stream(Round):
 
     def decided(self) -> Decision:
         shown, _ = opening.visible_submissions(self.tx, self.group)
-        return scheduler.decide_by_cache(self.tx, self.group, shown)
+        return scheduler.choose_decision(self.tx, self.group, shown)
 
     def until(self) -> float | None:
         found = self.decided()
@@ -290,6 +245,16 @@ def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
     commit.try_answers(tx, group)
     (burnt,) = (record for record in tx.step.records if isinstance(record, CohortBurnt))
     assert burnt.spoilt is spoilt
+
+
+def test_a_shard_that_tried_an_earlier_sum_of_keys_is_told_the_newest_again(bench: Bench) -> None:
+    tx, group = opened(bench, 4)
+    tx.watchers = frozenset({SHARD})
+    commit.try_answers(tx, group)
+    (told,) = tx.step.effects
+    assert isinstance(told, Order)
+    commit.take_spoilt(tx, Spoilt(SHARD, "all", 0, "it does not open", b"an earlier one"))
+    assert tx.step.effects == [told, told]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
