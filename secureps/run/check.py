@@ -6,7 +6,7 @@ and its script is not opened; facts that would need this are reported as unknown
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -325,15 +325,8 @@ def find_model(
 
 def record(explanation: Explanation) -> dict[str, Any]:
     """An explanation as plain values for JSON; infinity, which JSON lacks, becomes null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    made: dict[str, Any] = plain(asdict(explanation))
+    text = json.dumps(asdict(explanation))
+    made: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
     return made
 
 

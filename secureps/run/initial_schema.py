@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.initial_model import digests_of, read_initial, schema_of
-from secureps.errors import ConfigError, WrongShape
+from secureps.errors import ClientError, ConfigError, NotFinite
 from secureps.files.objects import initial_path, redact
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import Layout
@@ -47,26 +47,29 @@ def read_initial_schema(plan: Plan) -> Schema | None:
     tensors, ties = read_initial(redact(plan.section.initial), initial_path(plan.section.initial))
     schema = schema_of(tensors, ties)
     layout = plan.layout(schema)
-    _refuse_unusable(redact(plan.section.initial), layout, tensors)
+    try:
+        refuse_unusable(layout, tensors)
+    except ClientError as error:
+        raise ConfigError(f"initial: {redact(plan.section.initial)}: {error}") from None
     frozen = layout.frozen if plan.section.frozen else None
     return schema.with_values(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
 
 
-def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
-    """Refuses values that shards could not publish; tensors of clients may have any values."""
+def refuse_unusable(layout: Layout, tensors: Tensors, constants: Container[str] = ()) -> None:
+    """Refuses values that shards could not publish (NotFinite, or WrongShape if one is inexact).
+
+    Tensors that stay with clients may have any values, such as a mask of -inf.
+    """
     for group in layout.groups:
+        group.refuse_inexact(tensors, constants)
         for spec, view in group.views(tensors):
             with np.errstate(over="ignore"):
                 values = view.astype(np.float32, copy=False)
             if not np.isfinite(values).all():
-                raise ConfigError(
-                    f"initial: {file}: tensor {spec.name!r} has values that are NaN, infinite or "
-                    "too large for float32: a run cannot begin from them; export a sound model"
+                raise NotFinite(
+                    f"tensor {spec.name!r} has values that are NaN, infinite or too large for "
+                    "float32: a run cannot begin from them, and needs a sound model"
                 )
-        try:
-            group.refuse_inexact(tensors)
-        except WrongShape as error:
-            raise ConfigError(f"initial: {file}: {error}") from None
 
 
 Values = int | Mapping[str, int]

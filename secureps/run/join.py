@@ -88,8 +88,8 @@ def join_and_hold(
         config = stack.enter_context(_claim_folder(joining, holder, folder))
         serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
         programs = (
-            Program(holder, (*SECUREPS, *serve), None, may_fail=True),
-            Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
+            Program(holder, (*SECUREPS, *serve), os.environ, may_fail=True),
+            Program(client, (*SECUREPS, *words), os.environ, may_finish=True, may_fail=True),
         )
         then = {
             client: f"{holder} goes on for the other sites until the run is over; the same command "

@@ -84,6 +84,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "client.torch_ranks:receive_order",
     ),
     "digits that the same function has looked at": ("flower.post:read_wave",),
+    "what the same function has just written": ("run.check:record",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_make_trainer",
@@ -91,6 +92,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:make_call",
     ),
     PIPE: (
+        "run.processes.launcher:Launcher.hear",
         "run.processes.launcher:_serve",
         "run.processes.supervisor:_strip_error",
         "service.one_wave:refuse_reader",

@@ -169,7 +169,7 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
         def __exit__(self, *_: object) -> None: ...
 
         def start(self, program: Program, log: IO[bytes]) -> Child:
-            own = dict(program.environment or os.environ)
+            own = dict(program.environment)
             words = [word for word in program.arguments[1:] if word != "-P"]
             return spawn(words, Path.cwd(), Path(log.name), own, inherits=program.inherits)
 

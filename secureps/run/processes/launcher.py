@@ -28,7 +28,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,6 @@ class Program:
     """The command of a process.
 
     Args:
-        environment: its variables; None: those of this process.
         may_finish: it may end by itself, with exit status 0 or `UNFINISHED`.
         launcher: starts it; None: one that imports nothing.
         done: a text in its log after which it may finish too.
@@ -74,7 +73,7 @@ class Program:
 
     name: str
     arguments: tuple[str, ...]
-    environment: Mapping[str, str] | None
+    environment: Mapping[str, str]
     may_finish: bool = False
     launcher: Launcher | None = None
     done: str = ""
@@ -95,8 +94,9 @@ class Launcher:
     """Starts processes, in a `with` that leaves none of them. One thread may use it at a time.
 
     Args:
-        modules: to import, or MODULE:FUNCTION to call, before any process is started; if one fails,
-            the program that needs it reports the error. Without any no process is a fork.
+        modules: to import, or MODULE:FUNCTION to call, before any process is started, if processes
+            can be forks; if one fails, the program that needs it reports the error. Without any
+            each process is a new interpreter.
         environment: of the launcher.
         grace: seconds between SIGTERM and SIGKILL at the end.
         of: a launcher that outlives this one, which begins as a fork of it.
@@ -104,7 +104,7 @@ class Launcher:
 
     def __init__(
         self,
-        modules: Sequence[str] = (),
+        modules: Iterable[str] = (),
         environment: Mapping[str, str] = os.environ,
         grace: float = GRACE,
         of: Launcher | None = None,
@@ -114,11 +114,11 @@ class Launcher:
         self._line, theirs = socket.socketpair()
         with theirs:
             if of is not None:
-                of._send({"modules": modules}, theirs.fileno())
+                of._send({"modules": tuple(modules)}, theirs.fileno())
                 return
             own = map(str, (theirs.fileno(), os.getpid(), grace))
             self._process = subprocess.Popen(
-                (*MODULE, __name__, *own, *modules),
+                (*MODULE, __name__, *own, *(modules if can_fork(environment) else ())),
                 env={**environment, "OPENBLAS_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -141,11 +141,10 @@ class Launcher:
     def start(self, program: Program, log: IO[bytes]) -> Process:
         """Orders a process, with its output to `log`; OSError if the launcher has ended."""
         process = Process(self)
-        own = os.environ if program.environment is None else program.environment
         order = {
             "number": len(self._processes),
             "arguments": program.arguments,
-            "environment": dict(own),
+            "environment": dict(program.environment),
             "folder": os.getcwd(),
             "inherits": program.inherits,
         }

@@ -6,10 +6,11 @@ else, and its failure becomes one line that names the function.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from secureps.client.trainer import Setting
@@ -65,7 +66,7 @@ def assign(
 def script_process(
     assignment: Record,
     logs: Path,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
     launcher: Launcher | None = None,
 ) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
@@ -77,9 +78,10 @@ def script_process(
         with theirs:
             file = theirs.fileno()
             arguments = (*MODULE, "secureps.run.script.host", str(file))
-            supervisor.start(
-                Program(NAME, arguments, environment, launcher=launcher, inherits=file)
-            )
+            program = Program(NAME, arguments, environment, launcher=launcher, inherits=file)
+            supervisor.start(program)
+        with suppress(OSError):  # the first request tells how the process ended
+            channel.send(assignment)
         yield ScriptProcess(assignment, channel, supervisor, logs / f"{NAME}.log")
 
 
@@ -94,7 +96,6 @@ class ScriptProcess:
         log: Path,
     ) -> None:
         self._assignment = assignment
-        self._assigned = False
         self._channel = channel
         self._supervisor = supervisor
         self._log = log
@@ -159,10 +160,10 @@ class ScriptProcess:
     ) -> Record:
         if self._gone:
             raise ScriptFailed(self._gone)
-        if not self._assigned:
-            self._assigned = True
-            self._send(self._assignment)
-        self._send(record, tensors)
+        try:
+            self._channel.send(record, tensors)
+        except OSError:
+            raise self._ended() from None
         while (got := self._channel.receive()) is not None:
             refuse_failure(got[0])
             match got[0]:
@@ -173,12 +174,6 @@ class ScriptProcess:
                 case {"done": dict(answer)}:
                     return answer
         raise self._ended()
-
-    def _send(self, record: Record, tensors: Tensors | None = None) -> None:
-        try:
-            self._channel.send(record, tensors)
-        except OSError:
-            raise self._ended() from None
 
     def _ended(self) -> SecurepsError:
         """Makes the error that says how the process ended, and in which function of the script."""

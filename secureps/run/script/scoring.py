@@ -44,6 +44,7 @@ from secureps.messages.run import Schema
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.plan import Plan, bits_left, shares_of
 from secureps.policy.tensor_kinds import Kind
+from secureps.run.initial_schema import refuse_unusable
 from secureps.run.script.channel import Tensors
 from secureps.wording import join_alike, suggest
 
@@ -134,20 +135,12 @@ class Look:
             return cls(schema_of(initial, ties_of(trainer)), kinds_of(trainer), initial)
 
     def refuse_unusable(self, plan: Plan) -> None:
-        """Refuses a fresh model from which no client could train (ScriptFailed).
-
-        Its values must be finite and exact in float32, unless a plan's file of version 0 replaces
-        them. Tensors that stay with clients may have any values, such as a mask of -inf.
-        """
+        """Refuses a fresh model (ScriptFailed), unless a plan's file of version 0 replaces it."""
         if plan.section.initial is not None:
             return
         constants = [name for name, kind in self.kinds.items() if kind == "constant"]
         with blamed("what parameters returned"):
-            for group in plan.layout(self.schema).groups:
-                group.refuse_inexact(self.initial, constants)
-                for spec, view in group.views(self.initial):
-                    if not np.isfinite(view).all():
-                        raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
+            refuse_unusable(plan.layout(self.schema), self.initial, constants)
 
     def find_touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
         with blamed("touches"):

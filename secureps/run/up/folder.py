@@ -266,10 +266,7 @@ class Origin:
         path = folder.root / ORIGIN
         try:
             record = json.loads(path.read_text())
-            plan, directory = Path(record["plan"]), Path(record["directory"])
-            seed, began = record["unsafe_seed"], float(record["began"])
-            more = (record.get("copies"), bool(record.get("standby", False)))
-            return cls(plan, directory, seed, began, *more, str(record.get("pin", "off")))
+            return cls(**record | {key: Path(record[key]) for key in ("plan", "directory")})
         except FileNotFoundError:
             other = f"no origin.json; {_list_runs(folder.root)}"
             if folder.checkpoints.is_dir():

@@ -22,7 +22,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.shard import IDLE
-from secureps.run.processes.launcher import SECUREPS, Launcher, Program, can_fork
+from secureps.run.processes.launcher import SECUREPS, Launcher, Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras
@@ -279,10 +279,10 @@ def open_launchers(
     They import what their processes need, if these can be forks. The data holders' code at `script`
     is searched for package names, but not run.
     """
-    servers, more = tuple[str, ...](), tuple[str, ...]()
-    if can_fork(environment):
-        servers, more = tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script))
-    with Launcher(servers, environment) as first, Launcher(more, of=first) as second:
+    with (
+        Launcher(imports_of_all(plan), environment) as first,
+        Launcher(imports_of_script(plan, script), of=first) as second,
+    ):
         yield first, second
 
 

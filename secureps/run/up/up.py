@@ -643,18 +643,25 @@ def resume(
 
 @contextmanager
 def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
-    command = f"secureps resume {folder.root}"
-    with noting_failure(folder), naming_full_disk(folder.root, f"go on: {command}"):
-        try:
+    """Notes why a play failed, for `secureps runs` and `secureps log`, and says how to go on."""
+    folder.failed.unlink(missing_ok=True)
+    try:
+        with naming_full_disk(folder.root, "go on"):
             yield
-        except PlanRefused:  # resuming cannot help: the run keeps its copy of the plan
+    except SecurepsError as error:
+        with suppress(OSError):  # the disk may be what failed
+            replace_text(folder.failed, one_line(error))
+            folder.logs.mkdir(exist_ok=True)
+            with (folder.logs / "up.log").open("a") as log:
+                stamp = logging.Formatter().formatTime(logging.makeLogRecord({}))
+                log.write(f"{stamp} up: failed: {one_line(error)} ({error.fault} fault)\n")
+        if isinstance(error, PlanRefused):  # resuming cannot help: the run keeps its copy
             raise
-        except SecurepsError as error:
-            text = f"the run failed; once that is mended, this goes on: {command}"
-            if isinstance(error, Diverged):
-                text += "; with another learning rate in the plan it is another run: secureps up"
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
-            raise
+        text = f"the run failed; once that is mended, this goes on: secureps resume {folder.root}"
+        if isinstance(error, Diverged):
+            text += "; with another learning rate in the plan it is another run: secureps up"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        raise
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
@@ -842,22 +849,6 @@ def _make_sheet(plan: Plan, baselines: Baselines, unsafe: bool) -> Sheet:
     scores |= {f"one holder alone, {which}": score for which, score in baselines.outer.items()}
     references = {name: score.value for name, score in scores.items()}
     return replace(sheet, measure=baselines.central.measure, references=references)
-
-
-@contextmanager
-def noting_failure(folder: RunFolder) -> Iterator[None]:
-    """Writes down the error of a failed play, for `secureps runs` and `secureps log`."""
-    folder.failed.unlink(missing_ok=True)
-    try:
-        yield
-    except SecurepsError as error:
-        with suppress(OSError):  # the disk may be what failed
-            replace_text(folder.failed, one_line(error))
-            folder.logs.mkdir(exist_ok=True)
-            with (folder.logs / "up.log").open("a") as log:
-                stamp = logging.Formatter().formatTime(logging.makeLogRecord({}))
-                log.write(f"{stamp} up: failed: {one_line(error)} ({error.fault} fault)\n")
-        raise
 
 
 @contextmanager

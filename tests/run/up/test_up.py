@@ -475,8 +475,9 @@ def test_a_disk_that_is_full_loses_no_model(
         told = typed("up", plan, "--out", out, status=1)
     assert told.out.count("of these versions is not kept: [Errno 28] No space left") == 1, told.out
     assert "no curves were drawn" in told.out
-    reason = "error: sofar.json: No space left on device: make room on the disk, and go on: "
-    assert f"{reason}secureps resume {out} (this side's fault)" in told.err
+    reason = "error: sofar.json: No space left on device: make room on the disk, and go on"
+    assert f"{reason} (this side's fault)" in told.err
+    assert f"this goes on: secureps resume {out}" in told.out
     assert "Traceback" not in told.out + told.err
     model = (out / "model.safetensors").read_bytes()
     typed("resume", out)
