@@ -1,4 +1,4 @@
-"""Without rounds too, a run ends in the same bits under every cipher."""
+"""Without rounds a run ends in the same bits, and a compacted journal in the same state."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ from secureps.messages import member_records
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.submission import Outcome
 from tests.kits.cheats import journalled
-from tests.kits.federations import same, unharmed
+from tests.kits.federations import FEWER, OF_RECORDS, same, small_federation, small_plan, unharmed
+from tests.kits.folding import differing
 from tests.kits.streams import ASYNC, stream, stream_plan
 
 
@@ -48,3 +49,39 @@ def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
     ]
     dropped = [record for record in settled if record.outcome == Outcome.DROPPED]
     assert len(dropped) <= 6  # those that were being made when the run ended
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "ssp": {"name": "ssp", "slack": 2},
+    "buffered": {"name": "buffered", "buffer": 5, "max_staleness": 4, "deadline": 1e6},
+    "priority": {
+        "name": "priority",
+        "buffer": 5,
+        "pool": 6,
+        "max_staleness": 4,
+        "ageing": 1000.0,
+        "deadline": 1e6,
+    },
+}
+ROUNDS: dict[str, dict[str, Any]] = {
+    "plain": {"cipher": "plain", "checkpoint_every": 2},
+    "bfv": {"cipher": "bfv"},
+    "committee": {"cipher": "rlwe-2-of-3", "checkpoint_every": 1, **OF_RECORDS},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_a_fold_stands_for_rows_of_rounds(kind: str, tmp_path: Path) -> None:
+    plan = small_plan(**ROUNDS[kind], clients=FEWER)
+    simulation = small_federation(plan, tmp_path, clients=FEWER)
+    simulation.run()
+    assert not differing(simulation, seed=1, points=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
+def test_a_fold_stands_for_rows_of_streams(rule: str, tmp_path: Path) -> None:
+    simulation = stream(stream_plan("rlwe", RULES[rule]), tmp_path, 6)
+    simulation.run()
+    assert not differing(simulation, seed=2, points=4)
