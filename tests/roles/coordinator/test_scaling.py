@@ -24,7 +24,7 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import Window
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.shard import memory_report
-from tests.federation.test_scaling import VERSIONS, Loaded
+from tests.federation.test_acts import VERSIONS, Loaded
 from tests.kits.evaluations import evaluated_plan
 from tests.kits.federations import small_plan
 from tests.kits.loads import decided
