@@ -18,7 +18,6 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import checkpointing
-from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardNoise
 from tests.kits.cheats import journalled
@@ -212,24 +211,6 @@ def test_a_damaged_file_for_the_coming_placement_is_made_again(
     assert same(play.model(), expected_model())
     assert NEW in placement(play).shards
     whole(play)
-
-
-@pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
-def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path) -> None:
-    """No other shard has its blocks: they are in the checkpoint that the move ends with."""
-    expected = expected_model()
-    what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
-    play = federation(sharded(checkpoint_every=100), tmp_path)
-    play.run(lambda: play.versions() == {"all": 1})
-    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
-    play.run(lambda: placement(play).epoch == 2)
-    assert newest_model(play.checkpoints).versions == {"all": 1}
-    play.kill(lost)
-    play.lose(lost)
-    play.loop.call_later(1.0, lambda: play.start(lost))
-    ends(play)
-    assert same(play.model(), expected)
-    assert (lost in placement(play).shards, placement(play).epoch) == (True, 2)
 
 
 def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(

@@ -677,28 +677,6 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     assert (adopted.version, adopted.cohort) == (3, -1)
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["away", "coordinator restarts"])
-def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
-    restarted: bool, tmp_path: Path
-) -> None:
-    """If it came back without its disk, it could not make a committed version again."""
-    ward = Ward(tmp_path, "plain", checkpoint_every=1)
-    to_part(ward, 2)
-    ward.until(Phase.PREPARING, 2)
-    ward.play.kill("shard-1")
-    ward.play.run(lambda: SHARD in ward.group.coming)
-    lose_everything(ward)
-    if restarted:
-        ward.play.kill("coordinator")
-        ward.play.start("coordinator")
-    ward.play.start("shard-1")
-    ward.play.run(lambda: "shard-1" in ward.group.coming or ward.group.version > 2)
-    assert ward.group.version == 2
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-
-
 @pytest.mark.slow
 def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     tmp_path: Path,
