@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened
@@ -19,7 +18,6 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import checkpointing
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.shard.worker import ShardNoise
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
@@ -30,7 +28,6 @@ from tests.kits.federations import (
     ends,
     events_of,
     finished,
-    killed_at,
     later,
     pinned_of,
     same,
@@ -38,7 +35,7 @@ from tests.kits.federations import (
     small_plan,
     unharmed,
 )
-from tests.kits.privacy_kit import adaptive_plan, private_plan
+from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.streams import ASYNC, stream, stream_plan
 from tests.service.shard.test_damage import HARMS
@@ -256,29 +253,6 @@ def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_p
     assert same(play.model(), expected_model())
 
 
-def test_noise_of_shards_is_drawn_once_where_blocks_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing that was drawn before a move is drawn again."""
-    drawn, sealed = list[tuple[str, int, int]](), ShardNoise.seal
-
-    def noted(self: ShardNoise, cohort: Any, block: int) -> bytes:
-        drawn.append((cohort.group, cohort.number, block))
-        return sealed(self, cohort, block)
-
-    monkeypatch.setattr(ShardNoise, "seal", noted)
-    plan = private_plan("aggregator", "plain", block_size=64)
-    play = small_federation(plan, tmp_path, Conditions(spares=1))
-    acted(play, ShardDeed.ADD, NEW, 400)
-    acted(play, ShardDeed.REMOVE, "shard-0", 150)
-    ends(play)
-    assert placement(play).shards == ("shard-1", NEW)
-    assert not journalled(play, CohortBurnt)
-    assert drawn
-    assert len(drawn) == len(set(drawn))
-    assert play.versions() == {"all": 4}
-
-
 def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
     """It is kept for a checkpoint that is far away, and whoever has the version needs it not."""
     passed = list[tuple[int, SubmissionId]]()
@@ -340,36 +314,3 @@ def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
     ends(play)
     assert "shard-2" not in placement(play).shards
     assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]
-
-
-def copies_agree(simulation: Simulation) -> None:
-    """Every block is on two shards, and both have published the same bytes of it."""
-    federation = simulation.coordinator.federation
-    assert federation.pinned is not None
-    placement = federation.pinned.placement
-    for block in range(4):
-        held = placement.holders("all", block)
-        assert len(set(held)) == 2
-        version = federation.groups["all"].version
-        key = f"model/all/{version}/{block}"
-        first, second = (bytes(simulation._shard(shard).fetch(key)) for shard in held)
-        assert first == second
-
-
-PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2)
-"""Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
-
-
-def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
-    """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
-    events = events_of(small_federation(PLAN, tmp_path / "whole"))
-    for number, moment in enumerate(range(events // 3, events, events // 5)):
-        simulation = small_federation(PLAN, tmp_path / str(moment))
-        party = f"shard-{number % 3}"
-
-        def disk(simulation: Simulation = simulation, party: str = party) -> None:
-            simulation.lose(party, UnsafeSeed(7))
-
-        killed_at(simulation, party, moment, disk)
-        copies_agree(simulation)
-        assert not journalled(simulation, CohortBurnt), f"lost {party} at event {moment}"

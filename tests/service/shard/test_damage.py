@@ -141,22 +141,6 @@ class Ward:
         return [fate for fate in fates if fate.outcome == "dropped"]
 
 
-@harms
-def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
-    harm: Callable[[Path], None], tmp_path: Path
-) -> None:
-    ward = Ward(tmp_path, "plain")
-    ward.until(Phase.HOLDING, 2)
-    harm(ward.files(UPDATE, "client-02")[0])
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    (reopened,) = ward.journalled("coordinator", coordinator_records.CohortReopened)
-    assert [id.client for id in reopened.missing] == ["client-02"]
-    assert shard_records.Discarded(reopened.missing) in ward.journalled(
-        SHARD, shard_records.Discarded
-    )
-
-
 def test_a_sum_that_a_holder_is_to_open_and_is_lost_with_a_block_burns_its_cohort(
     tmp_path: Path,
 ) -> None:
