@@ -7,14 +7,13 @@ If no cohort had to be burnt, the model equals that of the unharmed run bit for 
 import logging
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from secureps.errors import Refused
-from secureps.messages import coordinator_records, shard_records
+from secureps.messages import coordinator_records
 from secureps.messages.requests import GetSum, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -173,27 +172,6 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
     ward.play.run(asked.done)
     assert isinstance(asked.exception(), Refused)
     assert not ward.play.parties[SHARD].halted.done()
-
-
-@pytest.mark.parametrize(("harm", "away"), [(flip, False), (Path.unlink, True)])
-def test_an_opened_sum_that_is_damaged_is_opened_again(
-    harm: Callable[[Path], None], away: bool, tmp_path: Path
-) -> None:
-    """This holds also if all parties are killed and restarted meanwhile."""
-    ward = Ward(tmp_path, "bfv")
-    ward.until(Phase.PREPARING, 2)
-    harm(ward.files(OPENED)[0])
-    for party in list(ward.play.parties) if away else ():
-        ward.play.kill(party)
-        ward.play.loop.call_later(1.0, partial(ward.play.start, party))
-    ward.play.run(lambda: ward.group.version == 3)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    (forgotten,) = ward.journalled(SHARD, shard_records.OpenedForgotten)
-    assert forgotten == shard_records.OpenedForgotten("all", 2, (ward.block,))
-    opened = [r.number for r in ward.journalled("coordinator", coordinator_records.CohortOpened)]
-    assert opened == [0, 1, 2, 3], "opened again, it is the same opening"
-    assert seen(ward.play.network, "coordinator", "holder-0", "Open") >= 5
 
 
 @pytest.mark.parametrize(("lost", "client"), [("everything", "away"), ("here and there", "there")])
