@@ -39,7 +39,6 @@ from tests.kits.cheats import (
     small_error,
     spoil_all,
     spoil_one,
-    spoils,
     until,
 )
 from tests.kits.faults_kit import FaultyNetwork
@@ -359,19 +358,6 @@ def test_a_silent_holder_has_a_deadline_to_help_against_a_lie(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    lies(simulation, "holder-1", small_error)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.making is not None and bool(group.making.failed))
-    simulation.kill("coordinator")
-    simulation.start("coordinator")
-    ends_as_unharmed(simulation)
-    failed = journalled(simulation, coordinator_records.OpeningFailed)
-    assert [record.number for record in failed] == [0, 1, 2, 3]
-
-
-@pytest.mark.slow
 def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
@@ -383,23 +369,6 @@ def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     assert "found a flaw in what client-0" in given_up.reason
     everybody = frozenset(HOLDERS)
     assert set(simulation.coordinator.federation.accused.values()) == {everybody}
-
-
-@pytest.mark.slow
-def test_a_member_whose_correction_is_wrong_burns_its_cohort_and_holders_are_cleared(
-    tmp_path: Path,
-) -> None:
-    """No holder can see that: what it shared is not the key that it sealed with."""
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    spoils(simulation, "client-05", times=1)
-    ends_as_unharmed(simulation)
-    (burnt,) = journalled(simulation, coordinator_records.CohortBurnt)
-    assert burnt.reason == "no 3 of 4 answers open it: 4 answers fit together"
-    assert simulation.coordinator.federation.liars == {}
-    assert len(journalled(simulation, coordinator_records.OpeningFailed)) == 1, (
-        "one sum, tried once"
-    )
 
 
 def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Path) -> None:

@@ -731,24 +731,6 @@ def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
         ward.play.run()
 
 
-@pytest.mark.slow
-def test_a_state_file_that_cannot_be_read_is_missed_before_the_sum_is_opened(
-    tmp_path: Path,
-) -> None:
-    """An opened sum that cannot be stepped from would be charged for nothing."""
-    ward = Ward(tmp_path, "bfv", checkpoint_every=2)
-    ward.until(Phase.HOLDING, 3)
-    ward.play.kill(SHARD)
-    for path in ward.state_files():
-        flip(path)
-    shutil.rmtree(ward.play.checkpoints)
-    ward.play.start(SHARD)
-    with pytest.raises((DamagedStore, Refused), match="version 3 of all is lost"):
-        ward.play.run()
-    assert ward.group.phase is Phase.HOLDING
-    assert len(ward.journalled("coordinator", coordinator_records.CohortOpened)) == 3
-
-
 PRIMARY, THEIRS = (0, 2), (1, 3)
 PRIVACY = {
     "unit": "client",
