@@ -158,24 +158,6 @@ def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(tmp_path: Path) ->
     assert same(play.model(), unharmed()[0])
 
 
-def test_a_roster_of_another_line_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A CA that shows two rosters to two parties cannot make one of them take both."""
-    changing = ChangingRoster(plan_of("plain"), tmp_path)
-    play, first = changing.play, changing.issuer.roster
-    changing.play_to(1)
-    changing.revoke(NEW)
-    play.run(lambda: NEW in play.coordinator.federation.isolated)
-    changing.issuer.roster = first
-    changing.revoke("client-04")
-    changing.play_to(2)
-    assert "another line" in caplog.text
-    assert set(play.coordinator.federation.isolated) == {NEW}
-    with pytest.raises(Refused, match="another line"):
-        play.coordinator._follower.roster.follow(changing.issuer.told.roster)
-
-
 COMES, LOST = "holder-9", "holder-1"
 
 

@@ -662,21 +662,6 @@ def to_part(ward: Ward, number: int) -> Path:
     return part
 
 
-@pytest.mark.parametrize(("cipher", "phase"), [("plain", Phase.HOLDING), ("rlwe", Phase.OPENING)])
-def test_it_goes_on_from_its_part_of_a_checkpoint(
-    cipher: str, phase: Phase, tmp_path: Path
-) -> None:
-    ward = Ward(tmp_path, cipher, checkpoint_every=1)
-    to_part(ward, 3)
-    ward.until(phase, 3)
-    lose_everything(ward)
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    adopted = ward.journalled(SHARD, Prepared)[0]
-    assert (adopted.version, adopted.cohort) == (3, -1)
-
-
 @pytest.mark.slow
 def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     tmp_path: Path,
