@@ -4,7 +4,6 @@ Each test plays the small federation up to an event, damages files of shard-0 th
 If no cohort had to be burnt, the model equals that of the unharmed run bit for bit.
 """
 
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +13,13 @@ import pytest
 
 from secureps.errors import Refused
 from secureps.messages import coordinator_records
-from secureps.messages.requests import GetSum, Prepared
+from secureps.messages.requests import GetSum
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import Fate
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState, model_key, sum_key
 from secureps.run.simulate.simulation import Conditions
-from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
 from tests.kits.faults_kit import FaultyNetwork, seen
@@ -34,10 +32,6 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-
-
-def tear(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 HARMS: list[Callable[[Path], None]] = [flip, Path.unlink]
@@ -217,40 +211,3 @@ def test_a_founding_block_that_is_damaged_is_sent_again(
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
     assert seen(ward.play.network, "coordinator", "client-00", "SendAgain") >= 1
-
-
-def torn(ward: Ward) -> None:
-    """Kills shard-0 and damages all of its state files."""
-    ward.play.kill(SHARD)
-    assert len(ward.state_files()) >= 2
-    for path in ward.state_files():
-        tear(path)
-
-
-@pytest.mark.parametrize("every", [2, 4])
-def test_state_files_come_back_from_the_newest_checkpoint_and_kept_sums(
-    every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ward = Ward(tmp_path, "bfv", checkpoint_every=every)
-    ward.until(Phase.HOLDING, 3)
-    torn(ward)
-    number = 0 if every == 4 else 1
-    part = checkpoint_path(ward.play.checkpoints, number) / "shard-0.safetensors"
-    ward.play.start(SHARD)
-    with caplog.at_level(logging.WARNING, "secureps"):
-        ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    assert any(line.endswith(f"taken from {part}") for line in caplog.messages)
-    again = [line for line in caplog.messages if line.endswith("safetensors: made again")]
-    assert len(again) == 3 - {2: 2, 4: 0}[every]
-
-
-def test_version_0_comes_back_from_the_founding_blocks(tmp_path: Path) -> None:
-    ward = Ward(tmp_path, "plain")
-    ward.play.run(lambda: bool(ward.journalled(SHARD, Prepared)))
-    assert not ward.play.checkpoints.exists()
-    ward.play.kill(SHARD)
-    (path,) = ward.state_files()
-    tear(path)
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
