@@ -16,7 +16,6 @@ from secureps.messages import coordinator_records
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.state import Fate
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState, model_key, sum_key
 from secureps.run.simulate.simulation import Conditions
@@ -102,9 +101,6 @@ class Ward:
     def sum(self) -> Path:
         return self.file(sum_key("all", self.group.number, self.block))
 
-    def state_files(self) -> list[Path]:
-        return sorted((self.folder / SHARD / "states").glob("*.safetensors"))
-
     def wipe(self, where: str) -> None:
         """Deletes everything in a folder except the journal."""
         path = self.folder / "spool" / SHARD if where == "spool" else self.folder / SHARD / "states"
@@ -126,29 +122,6 @@ class Ward:
         assert {fate.outcome for fate in self.play.coordinator.federation.fates.values()} == {
             "durable"
         }
-
-    def burnt(self) -> list[Fate]:
-        """The fates of the one burnt cohort."""
-        assert len(self.journalled("coordinator", coordinator_records.CohortBurnt)) == 1
-        fates = self.play.coordinator.federation.fates.values()
-        return [fate for fate in fates if fate.outcome == "dropped"]
-
-
-def test_a_sum_that_a_holder_is_to_open_and_is_lost_with_a_block_burns_its_cohort(
-    tmp_path: Path,
-) -> None:
-    ward = Ward(tmp_path, "bfv")
-    ward.until(Phase.OPENING, 2)
-    ward.sum.unlink()
-    flip(ward.files(UPDATE, "client-02")[0])
-    ward.ends_as_unharmed()  # for the same clients train the same again
-    fates = ward.burnt()
-    assert len(fates) == 6
-    assert {fate.reason for fate in fates} == {
-        f"holder-0 refused: the sum of block {ward.block} of cohort 2 of all is lost: "
-        f"shard-0: update/client-02/all/2/{ward.block} is damaged: its digest is another"
-    }
-    assert not ward.play.parties[SHARD].halted.done()
 
 
 def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_path: Path) -> None:
