@@ -141,35 +141,6 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
     assert not ward.play.parties[SHARD].halted.done()
 
 
-@pytest.mark.parametrize(("lost", "client"), [("everything", "away"), ("here and there", "there")])
-@pytest.mark.parametrize("cipher", ["plain", "bfv"])
-def test_when_the_sums_are_lost_too_members_send_again(
-    cipher: str, client: str, lost: str, tmp_path: Path
-) -> None:
-    """A burnt cohort could not be replaced, because the holder has opened it for these clients."""
-    ward = Ward(tmp_path, cipher)
-    ward.until(Phase.PREPARING, 2)
-    if lost == "everything":
-        ward.wipe("spool")
-    else:
-        for path in ward.files(OPENED)[1:2]:
-            flip(path)
-        ward.sum.unlink()
-        flip(ward.files(UPDATE, "client-02")[0])
-    if client == "away":
-        ward.play.kill("client-02")
-        ward.play.loop.call_later(5.0, lambda: ward.play.start("client-02"))
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    asked = [
-        client
-        for client in ("client-00", "client-02")
-        if seen(ward.play.network, "coordinator", client, "SendAgain")
-    ]
-    assert asked == (["client-00", "client-02"] if lost == "everything" else ["client-02"])
-    assert ward.play.loop.now() >= (5.0 if client == "away" else 0.0)
-
-
 @harms
 @pytest.mark.parametrize("founder", ["there", "away"])
 def test_a_founding_block_that_is_damaged_is_sent_again(
