@@ -131,17 +131,6 @@ def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Pat
     play(simulation, disk, version, shown)
 
 
-@pytest.mark.parametrize("party", ["shard-0", "coordinator", "holder-0"])
-def test_records_wait_for_space_and_so_does_all_that_follows_from_them(
-    party: str, tmp_path: Path
-) -> None:
-    disk, cipher = Disk(), "bfv" if party == "holder-0" else "plain"
-    journal = {party: GuardedJournal(disk)}
-    conditions = Conditions(journal=lambda name: journal.get(name) or MemoryJournal())
-    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
-    play(simulation, disk, 1, lambda: list(troubled(simulation)) == [party])
-
-
 @pytest.mark.parametrize("party", ["shard-1", "coordinator"])
 def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
