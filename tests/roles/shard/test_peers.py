@@ -1,13 +1,10 @@
 """Between shards: blocks, versions and noise that one of them lacks and another one has."""
 
 import dataclasses
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     Conflict,
     DamagedStore,
@@ -18,14 +15,13 @@ from secureps.errors import (
     UnknownParty,
     WrongVersion,
 )
-from secureps.messages import coordinator_records, orders, requests
+from secureps.messages import orders, requests
 from secureps.messages.orders import Discard, Hold
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, Cohort, cohort_digest
-from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -55,7 +51,6 @@ from secureps.roles.shard.state import (
     noise_key,
     state_key,
 )
-from secureps.store.checkpoint import checkpoint_path
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
@@ -81,7 +76,6 @@ from tests.kits.shard_kit import (
     doubled,
     refused,
 )
-from tests.service.shard.test_damage import SHARD, Ward, flip
 
 OWN, PEER = SHARDS
 MINE, OTHERS = 0, 1
@@ -645,75 +639,6 @@ def test_the_part_is_written_once_its_versions_are_here() -> None:
     made.gathered(task)
     order = orders.WriteCheckpoint(1, 4, (GroupVersion("all", 4),))
     assert made.order(order).effects == [Work(order)]
-
-
-def lose_everything(ward: Ward) -> None:
-    """Another disk: journal, payloads and states are gone, parts of checkpoints are not."""
-    ward.play.kill(SHARD)
-    ward.journals[SHARD].rows.clear()
-    for where in ("spool", "states"):
-        ward.wipe(where)
-
-
-def to_part(ward: Ward, number: int) -> Path:
-    """Plays until shard-0 has written its part of a checkpoint."""
-    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
-    ward.play.run(part.is_file)
-    return part
-
-
-@pytest.mark.slow
-def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
-    tmp_path: Path,
-) -> None:
-    """Two sums with noise of two seeds would tell their mean, so neither steps the model."""
-    privacy = {"unit": "client", "placement": "aggregator", "noise_multiplier": 1.0}
-    privacy |= {"delta": 1e-5, "budget": 999.0}
-    group = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6}}
-    ward = Ward(tmp_path, "rlwe", checkpoint_every=1, privacy=privacy, group=[group])
-    to_part(ward, 2)
-    ward.until(Phase.PREPARING, 2)
-    lose_everything(ward)
-    ward.play.lose(SHARD, UnsafeSeed(99))
-    ward.play.start(SHARD)
-    ward.play.run()
-    (burnt,) = ward.journalled("coordinator", coordinator_records.CohortBurnt)
-    assert burnt.reason.startswith("shard-0 lost the sums, and made again from the same blocks")
-    assert ward.group.version == 4
-
-
-@pytest.mark.parametrize("damaged", [False, True], ids=["none so new", "damaged"])
-def test_without_such_a_part_it_ends_before_anything_is_opened(
-    damaged: bool, tmp_path: Path
-) -> None:
-    ward = Ward(tmp_path, "bfv", checkpoint_every=1 if damaged else 2)
-    ward.until(Phase.HOLDING, 3)
-    number = 3 if damaged else 1
-    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
-    lose_everything(ward)
-    if damaged:
-        flip(part)
-    ward.play.start(SHARD)
-    with pytest.raises(Refused) as ended:
-        ward.play.run()
-    said = str(ended.value)
-    what = "is damaged" if damaged else "holds version 2"
-    assert f"no part of a checkpoint has version 3 of all: {part} {what}" in said
-    whole = "000002" if damaged else "000001"
-    assert f"or begin a new run from checkpoint {whole}" in said
-    opened = ward.journalled("coordinator", coordinator_records.CohortOpened)
-    assert len(opened) == 3
-    assert ward.group.phase is Phase.HOLDING
-
-
-def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
-    ward = Ward(tmp_path, "plain", checkpoint_every=1)
-    ward.until(Phase.HOLDING, 2)
-    lose_everything(ward)
-    shutil.rmtree(ward.play.checkpoints)
-    ward.play.start(SHARD)
-    with pytest.raises(Refused, match=f"none is in {ward.play.checkpoints}"):
-        ward.play.run()
 
 
 PRIMARY, THEIRS = (0, 2), (1, 3)

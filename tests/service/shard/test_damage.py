@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages import coordinator_records
 from secureps.messages.requests import GetSum
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE
+from secureps.messages.submission import FOUNDING, UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState, model_key, sum_key
 from secureps.run.simulate.simulation import Conditions
+from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
 from tests.kits.faults_kit import FaultyNetwork, seen
@@ -84,18 +86,10 @@ class Ward:
     def file(self, key: str) -> Path:
         return DiskSpool(self.folder / "spool" / SHARD).path(key)
 
-    def files(self, purpose: str, author: str | None = None) -> list[Path]:
-        """Payloads of the present cohort (or of founding) on shard-0."""
-        cohort = self.group.cohort
-        sequences = {m.id.client: m.id.sequence for m in cohort.members} if cohort else {}
-        return [
-            self.file(header.key)
-            for header in self.state.spooled.values()
-            if header.purpose == purpose
-            and author in (None, header.author)
-            and (purpose != UPDATE or header.sequence == sequences[header.author])
-            and (purpose != OPENED or header.sequence == self.group.number)
-        ]
+    def files(self, purpose: str) -> list[Path]:
+        """The payloads on shard-0 that were sent for this purpose."""
+        spooled = self.state.spooled.values()
+        return [self.file(header.key) for header in spooled if header.purpose == purpose]
 
     @property
     def sum(self) -> Path:
@@ -155,3 +149,72 @@ def test_a_founding_block_that_is_damaged_is_sent_again(
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
     assert seen(ward.play.network, "coordinator", "client-00", "SendAgain") >= 1
+
+
+def lose_everything(ward: Ward) -> None:
+    """Another disk: journal, payloads and states are gone, parts of checkpoints are not."""
+    ward.play.kill(SHARD)
+    ward.journals[SHARD].rows.clear()
+    for where in ("spool", "states"):
+        ward.wipe(where)
+
+
+def to_part(ward: Ward, number: int) -> Path:
+    """Plays until shard-0 has written its part of a checkpoint."""
+    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
+    ward.play.run(part.is_file)
+    return part
+
+
+@pytest.mark.slow
+def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """Two sums with noise of two seeds would tell their mean, so neither steps the model."""
+    privacy = {"unit": "client", "placement": "aggregator", "noise_multiplier": 1.0}
+    privacy |= {"delta": 1e-5, "budget": 999.0}
+    group = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6}}
+    ward = Ward(tmp_path, "rlwe", checkpoint_every=1, privacy=privacy, group=[group])
+    to_part(ward, 2)
+    ward.until(Phase.PREPARING, 2)
+    lose_everything(ward)
+    ward.play.lose(SHARD, UnsafeSeed(99))
+    ward.play.start(SHARD)
+    ward.play.run()
+    (burnt,) = ward.journalled("coordinator", coordinator_records.CohortBurnt)
+    assert burnt.reason.startswith("shard-0 lost the sums, and made again from the same blocks")
+    assert ward.group.version == 4
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["none so new", "damaged"])
+def test_without_such_a_part_it_ends_before_anything_is_opened(
+    damaged: bool, tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "bfv", checkpoint_every=1 if damaged else 2)
+    ward.until(Phase.HOLDING, 3)
+    number = 3 if damaged else 1
+    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
+    lose_everything(ward)
+    if damaged:
+        flip(part)
+    ward.play.start(SHARD)
+    with pytest.raises(Refused) as ended:
+        ward.play.run()
+    said = str(ended.value)
+    what = "is damaged" if damaged else "holds version 2"
+    assert f"no part of a checkpoint has version 3 of all: {part} {what}" in said
+    whole = "000002" if damaged else "000001"
+    assert f"or begin a new run from checkpoint {whole}" in said
+    opened = ward.journalled("coordinator", coordinator_records.CohortOpened)
+    assert len(opened) == 3
+    assert ward.group.phase is Phase.HOLDING
+
+
+def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "plain", checkpoint_every=1)
+    ward.until(Phase.HOLDING, 2)
+    lose_everything(ward)
+    shutil.rmtree(ward.play.checkpoints)
+    ward.play.start(SHARD)
+    with pytest.raises(Refused, match=f"none is in {ward.play.checkpoints}"):
+        ward.play.run()
