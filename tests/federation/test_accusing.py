@@ -32,15 +32,7 @@ from secureps.service.holder import CommitteeWorker
 from secureps.service.log_lines import LogLines
 from secureps.wire.msgpack import encode
 from tests.kits.changing_roster import ChangingRoster
-from tests.kits.cheats import (
-    cheats,
-    journalled,
-    lies,
-    small_error,
-    spoil_all,
-    spoil_one,
-    until,
-)
+from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_all, spoil_one, until
 from tests.kits.faults_kit import FaultyNetwork
 from tests.kits.federations import (
     ends,

@@ -29,14 +29,7 @@ from secureps.messages.requests import (
     Trouble,
 )
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import (
-    Answer,
-    Answered,
-    Call,
-    DiskReports,
-    Step,
-    WatchLost,
-)
+from secureps.roles.machine import Answer, Answered, Call, DiskReports, Step, WatchLost
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.executor import AGAIN_SECONDS
 from secureps.store import checkpoint

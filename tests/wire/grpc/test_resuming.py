@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 
 from secureps.buffers import Buffers
-from secureps.errors import (
-    Busy,
-    Malformed,
-    Oversized,
-    SecurepsError,
-    Unreachable,
-    WrongVersion,
-)
+from secureps.errors import Busy, Malformed, Oversized, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum, Payload, PutBlock, Stored
 from secureps.wire.grpc import admission, framing, servers
