@@ -108,22 +108,6 @@ def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], b
     assert same(simulation.model(), unharmed()[0])
 
 
-@pytest.mark.parametrize("version", [-1, 1], ids=["founding", "later"])
-def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Path) -> None:
-    disk = Disk()
-    spool = {"shard-0": GuardedSpool(disk)}
-    conditions = Conditions(spool=lambda name: spool.get(name) or MemorySpool())
-    simulation = small_federation(small_plan(), tmp_path, conditions)
-
-    def shown() -> bool:
-        said = "shard-0 waits for its own disk: [Errno 28] No space left on device"
-        return list(troubled(simulation)) == ["shard-0"] and all(
-            said in group.reason for group in status_of(simulation).groups
-        )
-
-    play(simulation, disk, version, shown)
-
-
 @pytest.mark.parametrize("party", ["shard-1", "coordinator"])
 def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
