@@ -57,7 +57,7 @@ fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of i
 	$(BIN)/python -m tests.fuzz.guided $(TARGET) $(or $(SECONDS),60)
 
 clusters: $(STAMP)  ## docs/deploy.md, played: pods in network namespaces, batch jobs, an image; minutes
-	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_kubernetes.py tests/processes/test_slurm.py tests/processes/test_image.py
+	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_clusters.py
 
 ray: $(VENV)/.ray  ## simulations on a Ray cluster: the same bits on 1 and 4 raylets, a worker that dies; a minute
 	SECUREPS_RAY=1 $(BIN)/pytest tests/run/simulate/test_ray_cluster.py

@@ -1,29 +1,49 @@
-"""An operator acts while a run is played: it pauses, wants a checkpoint, leaves a client out."""
+"""An operator, or the load, acts while a run is played: acts are on record and change no bit."""
 
 import math
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from secureps.config.scenario import ShardsSection
+from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
+from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.member_records import OwnAct
+from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling import ScalingDecided
+from secureps.messages.submission import Receipt
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.scaling import UP, Load
 from secureps.roles.machine import WORKER
 from secureps.roles.member.member import LEFT, Member
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
+from secureps.scenario.delays import Delays, Distribution, Links
+from tests.kits.cheats import cohorts, journalled
+from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import (
     OF_RECORDS,
+    Tensors,
+    at_event,
     finished,
     later,
+    pinned_of,
     same,
     small_federation,
     small_plan,
     unharmed,
 )
 from tests.kits.folding import differing
+from tests.kits.loads import decided
+from tests.kits.shoppers import SYNC, Shopper, sparse_plan
+from tests.kits.streams import BUFFERED, stream_plan
 
 LONG = 300.0
 """Seconds that a pause takes: many deadlines of the plans."""
@@ -159,3 +179,332 @@ def test_a_budget_under_a_plan_without_privacy_means_to_leave(tmp_path: Path) ->
     act(play, 1, "lower-budget", 1.0)
     play.run(play.parties[NAME].halted.done)
     assert "the plan trains without privacy" in play.parties[NAME].halted.result().reason
+
+
+SKEWED = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], *[[1, 2, 3]] * 5]
+"""Row-blocks of each of eight shoppers: three of four are on one shard, and all touch them."""
+
+
+VERSIONS = 12
+
+
+class Loaded:
+    """A federation whose shards' links, and clients' training, take virtual time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        bandwidth: float = 20_000.0,
+        cost: Callable[[str, object], float] = lambda name, task: 1.0,
+        **trainers: Any,
+    ) -> None:
+        links = Links(
+            Delays(network=Distribution("constant", (0.01,))), 1, ShardsSection(bandwidth=bandwidth)
+        )
+
+        def delay(sender: str, to: str, message: Any) -> float:
+            now, slowest = self.play.loop.now(), 0.01
+            for name, sends in ((sender, True), (to, False)):
+                if name.startswith("shard-"):
+                    slowest = max(slowest, links.shard_seconds(name, sends, message, now))
+            return slowest
+
+        def seconds(name: str, task: object) -> float:
+            return cost(name, task) if getattr(task, "aims", None) else 0.0
+
+        conditions = Conditions(delay=delay)
+        self.play = small_federation(plan, folder, conditions, cost=seconds, **trainers)
+
+    @property
+    def decided(self) -> list[ScalingDecided]:
+        return journalled(self.play, ScalingDecided)
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        return pinned_of(self.play).placement.shards
+
+    def status(self) -> Status:
+        asked = self.play.network.transport(COORDINATOR).call(COORDINATOR, AskStatus())
+        self.play.run(asked.done)
+        answer = asked.result()
+        assert isinstance(answer, Status)
+        return answer
+
+    def act(self, what: str, reason: str = "", party: str = "") -> None:
+        act = Act(what, party, reason)
+        done = self.play.network.transport(COORDINATOR).call(COORDINATOR, act)
+        self.play.run(done.done)
+        done.result()
+
+    def end(self) -> Simulation:
+        self.play.run(lambda: finished(self.play))
+        return self.play
+
+
+def scaled_plan(policy: str, **changes: Any) -> Plan:
+    scaling = {"policy": policy, "every": 3.0, "most_shards": 3, **changes}
+    return small_plan(versions=VERSIONS, scaling=scaling)
+
+
+def expected() -> Tensors:
+    """The model of servers that follow nothing, wherever blocks lie."""
+    return unharmed(versions=VERSIONS)[0]
+
+
+@pytest.mark.parametrize("policy", ["rule", "fitted"])
+def test_a_shard_comes_where_updates_take_long_on_their_way(policy: str, tmp_path: Path) -> None:
+    at = Loaded(scaled_plan(policy, most_shards=4), tmp_path, bandwidth=400.0)
+    ended = at.end()
+    adds = [each for each in at.decided if each.what == "add-shard"]
+    assert adds
+    assert adds[0].shard == "shard-2"
+    assert "shards" in adds[0].reason
+    acts = journalled(ended, Act)
+    assert acts[0] == Act("add-shard", "shard-2", f"scaling: {adds[0].reason}")
+    assert "shard-2" in journalled(ended, PlacementMoved)[0].placement.shards
+    assert same(ended.model(), expected())
+
+
+def test_a_shard_that_has_little_to_do_goes_and_never_the_last(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=1e9)
+    ended = at.end()
+    assert at.shards == ("shard-0",)
+    assert [each.what for each in at.decided].count("drain-shard") == 1
+    assert same(ended.model(), expected())
+
+
+def test_a_shard_that_an_operator_drained_comes_back_by_an_operator_alone(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=400.0)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    at.act("add-shard", "", "shard-2")
+    at.play.run(lambda: len(at.shards) == 3 and not at.play.coordinator.federation.moving.what)
+    at.act("drain-shard", "its machine goes", "shard-2")
+    at.end()
+    assert at.shards == ("shard-0", "shard-1")
+    assert any("above 40%" in each.reason for each in at.decided), "another would be of use"
+
+
+def test_an_operator_keeps_out_a_shard_that_the_load_has_drained(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    at.play.run(lambda: len(at.shards) == 1 and not at.play.coordinator.federation.moving.what)
+    scaled = at.play.coordinator.federation.scaled
+    assert scaled.drained == set(), "it went by itself"
+    at.act("drain-shard", "its machine goes", "shard-1")
+    at.act("drain-shard", "its machine goes", "shard-1")
+    assert scaled.drained == {"shard-1"}
+    assert journalled(at.play, Act)[1:] == [Act("drain-shard", "shard-1", "its machine goes")]
+    assert not at.play.coordinator.federation.moving.what, "nothing is to move"
+    at.end()
+
+
+def test_no_operator_speaks_for_the_load(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    with pytest.raises(Malformed) as raised:
+        at.act("drain-shard", "scaling: less to do", "shard-1")
+    assert 'a reason that begins with "scaling: " is the coordinator\'s own' in str(raised.value)
+
+
+def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
+    load = Load()
+    for party, seconds in (*[("client-00", 1e15)] * 1000, ("client-01", 1.0), ("client-02", 2.0)):
+        load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)), ())
+    assert load._waits().transfer == 2.0
+
+
+def test_what_trails_the_model_says_nothing_of_how_slow_clients_are(tmp_path: Path) -> None:
+    plan = evaluated_plan(scaling={"policy": "fixed", "every": 3.0, "most_shards": 3})
+    coordinator = examined(plan, tmp_path).coordinator
+    for group, known in ((plan.trailing, {}), ("all", {"client-00": 9.0})):
+        figures = (Figure("network_seconds", 9.0),)
+        coordinator.handle(0.0, "client-00", Telemetry("client-00", group, 1, figures))
+        assert coordinator._load._ways[UP] == known
+
+
+def test_a_shard_beside_others_that_take_no_time_is_not_slow_without_bounds(tmp_path: Path) -> None:
+    plan = small_plan("plain", versions=VERSIONS, shards=3, scaling={"every": 1e6})
+    at = Loaded(plan, tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.versions()["all"] >= 2)
+    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
+    for name in at.shards:
+        load._lags[name] = deque([9.0 if name == "shard-2" else 0.0])
+    assert load.costs(tx) == dict.fromkeys(at.shards, 1.0)
+
+
+def test_a_status_has_the_newest_decisions_with_their_reasons(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=400.0)
+    at.play.run(lambda: bool(at.play.coordinator.federation.scaled.decided))
+    known = at.status().scaling
+    assert known is not None
+    (step,) = known.steps
+    assert (known.policy, known.off, step.what) == ("rule", "", "add-shard shard-2")
+    assert step.reason == at.decided[0].reason
+    assert {load.shard for load in known.loads} == {"shard-0", "shard-1"}
+    assert all(load.bytes_per_second > 0 for load in known.loads)
+    plain = Loaded(small_plan(), tmp_path / "plain")
+    plain.play.run(lambda: plain.play.coordinator.federation.pinned is not None)
+    assert plain.status().scaling is None
+
+
+def test_a_killed_coordinator_decides_nothing_twice(tmp_path: Path) -> None:
+    plan = scaled_plan("fitted", least_deadline=0.25)
+    at = Loaded(plan, tmp_path, bandwidth=400.0)
+    at.play.run(lambda: at.play.versions().get("all") == 6)
+    before, known = at.decided, at.play.coordinator.federation.scaled
+    assert before
+    at.play.kill(COORDINATOR)
+    at.play.loop.call_later(1.0, partial(at.play.start, COORDINATOR))
+    at.play.run(lambda: COORDINATOR in at.play.network._endpoints)
+    at.play.run(at_event(3))
+    again = at.play.coordinator.federation.scaled
+    assert again == known, "what was decided is on record, and is not decided anew"
+    at.end()
+    assert at.decided[: len(before)] == before
+
+
+def test_off_ends_it_at_once_and_on_begins_anew(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule", least_deadline=0.25), tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.coordinator.federation.scaled.deadline < 1)
+    at.act("scaling-off", "a visit")
+    scaled = at.play.coordinator.federation.scaled
+    assert (scaled.deadline, scaled.buffer) == (1.0, 1.0)
+    known = at.status().scaling
+    assert known is not None
+    assert known.off == "switched off by the operator, a visit"
+    count, version = len(at.decided), at.play.versions()["all"]
+    at.play.run(lambda: at.play.versions()["all"] >= version + 4)
+    assert len(at.decided) == count
+    acts = journalled(at.play, Act)
+    at.act("scaling-off")
+    assert journalled(at.play, Act) == acts, "it is so already"
+    at.act("scaling-on")
+    at.end()
+    assert at.play.coordinator.federation.scaled.off == ""
+
+
+def test_a_plan_without_scaling_has_none_to_switch_off(tmp_path: Path) -> None:
+    at = Loaded(small_plan(), tmp_path)
+    at.play.run(lambda: at.play.coordinator.federation.pinned is not None)
+    with pytest.raises(Refused) as raised:
+        at.act("scaling-off")
+    assert "plan has no [scaling]: nothing follows the load" in str(raised.value)
+
+
+FOUR = {"quorum": 4, "minimum": 3}
+
+
+def slow_last(name: str, task: object) -> float:
+    return 9.0 if name == "client-05" else 1.0
+
+
+def test_a_deadline_is_shortened_for_one_that_is_always_late(tmp_path: Path) -> None:
+    scaling = {"policy": "fitted", "every": 10.0, "least_deadline": 0.25}
+    plan = small_plan(rule=FOUR, versions=30, scaling=scaling)
+    at = Loaded(plan, tmp_path, bandwidth=1e9, cost=slow_last)
+    ended = at.end()
+    assert min(each.deadline for each in at.decided) < 0.5
+    sizes = [len(cohort.members) for cohort in cohorts(ended)]
+    assert min(sizes) >= 3, "never below the minimum cohort"
+    assert sizes[-1] == 5
+
+
+@pytest.mark.parametrize("factor", [0.25, 2.0])
+def test_an_open_round_keeps_the_deadline_that_its_members_were_told(
+    factor: float, tmp_path: Path
+) -> None:
+    """Of the first round client-05 needs all but a second, and of the second all but half of one"""
+    seconds = {1: 9.0, 2: 10.0 * factor - 0.5}
+    last = "client-05"
+
+    def cost(name: str, task: Any) -> float:
+        return seconds.get(task.aims[0].version + 1, 99.0) if name == last else 1.0
+
+    plan = small_plan(rule=FOUR, versions=3, scaling={"every": 1e6})
+    at = Loaded(plan, tmp_path, 1e9, cost)
+    open_group = at.play.coordinator.federation.groups["all"]
+    at.play.run(lambda: open_group.version == 0 and len(open_group.receipts) == 5)
+    at.play.coordinator.federation.apply(at.play.loop.now(), decided(deadline=factor))
+    assert at.play.coordinator._tx(at.play.loop.now()).deadline("all") == 10.0
+    sizes = [len(cohort.members) for cohort in cohorts(at.end()) if cohort.version > 0]
+    assert sizes == [6, 6, 5]
+
+
+def shops(scaling: dict[str, Any] | None, folder: Path, bandwidth: float = 20_000.0) -> Loaded:
+    changes = {} if scaling is None else {"scaling": scaling}
+    rule = SYNC | {"quorum": 3, "deadline": 1000.0}
+    plan = sparse_plan("plain", rule, lease=1e5, **changes)
+    groups = [g.model_copy(update={"versions": 14}) for g in plan.section.group]
+    plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
+    kind, clients = (lambda i: Shopper(i, SKEWED[i])), len(SKEWED)
+    return Loaded(plan, folder, bandwidth, lambda name, task: 0.5, kind=kind, clients=clients)
+
+
+def test_blocks_do_not_move_in_place_of_a_shard_that_is_waited_for(tmp_path: Path) -> None:
+    at = shops({"every": 2.0, "most_shards": 3}, tmp_path)
+    at.play.run(lambda: min(at.play.versions().values()) >= 0)
+    at.play.kill("shard-2")
+    at.act("add-shard", "", "shard-2")
+    moving = at.play.coordinator.federation.moving
+    at.play.run(lambda: min(at.play.versions().values()) >= 7)
+    assert (moving.what, moving.shard) == ("add-shard", "shard-2"), "an operator's word stands"
+    assert at.decided == []
+    at.play.start("shard-2")
+    at.end()
+    assert "shard-2" in at.shards
+
+
+def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:
+    at = shops({"every": 2.0}, tmp_path / "follows")
+    ended = at.end()
+    moved = [block for each in at.decided for block in each.blocks]
+    assert moved, "row-blocks that all touch lie on one shard"
+    assert "times the work of an even spread" in at.decided[0].reason
+    stays = shops(None, tmp_path / "stays").end()
+    assert same(ended.model(), stays.model())
+
+
+def test_a_row_block_moves_once_each_has_had_a_round(tmp_path: Path) -> None:
+    at = shops({"every": 0.1}, tmp_path)
+    at.play.run(lambda: bool(at.decided))
+    versions = at.play.versions()
+    assert at.decided[0].blocks
+    assert {each.group for each in cohorts(at.play)} == set(versions)
+    assert sum(versions.values()) < 3 * len(versions), "no policy would decide yet"
+
+
+@pytest.mark.parametrize("bandwidth", [5_000.0, 1e9])
+def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
+    bandwidth: float, tmp_path: Path
+) -> None:
+    """Of a link that is full less comes in a second, and as much in a round."""
+    at = shops({"every": 1e6}, tmp_path, bandwidth)
+    at.play.run(lambda: min(at.play.versions().values()) >= 3)
+    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
+    update = max(block.size for block in received(at.play, "table.0"))
+    sizes = {f"table.{k}": sum(k in own for own in SKEWED) * update for k in range(4)}
+    known = load.bytes_at_once(tx)
+    assert {group: known[group] for group in sizes} == sizes
+    assert (load.has_news(tx), load.has_news(tx)) == (True, False), "once for each version of all"
+    load.versions += load.groups
+    late = load._lags.pop("shard-1")
+    assert not load.has_news(tx), "nobody knows how late it is"
+    load._lags["shard-1"] = late
+    assert load.has_news(tx)
+
+
+def received(play: Simulation, group: str) -> list[Receipt]:
+    receipts = (record.receipt for record in journalled(play, Submit))
+    return [each for each in receipts if each.id.group == group and each.version >= 0]
+
+
+def test_without_rounds_an_update_of_each_member_is_on_its_way(tmp_path: Path) -> None:
+    plan = stream_plan("plain", BUFFERED, versions=12, scaling={"every": 1e6})
+    at = Loaded(plan, tmp_path)
+    at.play.run(lambda: at.play.versions()["all"] >= 4)
+    tx = at.play.coordinator._tx(at.play.loop.now())
+    update = received(at.play, "all")[-1].size
+    assert at.play.coordinator._load.bytes_at_once(tx) == {"all": 6 * update}
+    at.end()
+    assert at.play.coordinator._load.bytes_at_once(tx) == {}, "it makes no more versions"

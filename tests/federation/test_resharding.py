@@ -1,5 +1,6 @@
-"""Exactness: blocks that move between shards, or have copies, leave the model as it would be."""
+"""Exactness: blocks that move, are copied or are lost leave the model as it would be."""
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
@@ -10,19 +11,25 @@ from typing import Any
 import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import SecurepsError
+from secureps.errors import Refused, SecurepsError
+from secureps.messages import coordinator_records
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened
-from secureps.messages.requests import AskStatus, Missing, PutBlock
+from secureps.messages.requests import AskStatus, GetSum, Missing, PutBlock
 from secureps.messages.run import COORDINATOR, Placement
-from secureps.messages.submission import SubmissionId
+from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import checkpointing
-from secureps.run.export import newest_model
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import ShardState, model_key, sum_key
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.shard.worker import ShardNoise
+from secureps.store.checkpoint import checkpoint_path
+from secureps.store.journal import MemoryJournal
+from secureps.store.spool import DiskSpool, MemorySpool, Spool
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
+from tests.kits.faults_kit import FaultyNetwork, seen
 from tests.kits.federations import (
     FEWER,
     Tensors,
@@ -31,7 +38,6 @@ from tests.kits.federations import (
     ends,
     events_of,
     finished,
-    killed_at,
     later,
     pinned_of,
     same,
@@ -39,13 +45,22 @@ from tests.kits.federations import (
     small_plan,
     unharmed,
 )
-from tests.kits.privacy_kit import adaptive_plan, private_plan
+from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.streams import ASYNC, stream, stream_plan
-from tests.service.shard.test_damage import HARMS
 
 NEW = "shard-2"
 """A spare one, of plans with two shards."""
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+HARMS: list[Callable[[Path], None]] = [flip, Path.unlink]
+harms = pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
 
 
 def sharded(cipher: str = "plain", **changes: object) -> Plan:
@@ -214,24 +229,6 @@ def test_a_damaged_file_for_the_coming_placement_is_made_again(
     whole(play)
 
 
-@pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
-def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path) -> None:
-    """No other shard has its blocks: they are in the checkpoint that the move ends with."""
-    expected = expected_model()
-    what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
-    play = federation(sharded(checkpoint_every=100), tmp_path)
-    play.run(lambda: play.versions() == {"all": 1})
-    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
-    play.run(lambda: placement(play).epoch == 2)
-    assert newest_model(play.checkpoints).versions == {"all": 1}
-    play.kill(lost)
-    play.lose(lost)
-    play.loop.call_later(1.0, lambda: play.start(lost))
-    ends(play)
-    assert same(play.model(), expected)
-    assert (lost in placement(play).shards, placement(play).epoch) == (True, 2)
-
-
 def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,29 +270,6 @@ def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_p
     soon(play, lambda: last.complete)
     ends(play)
     assert same(play.model(), expected_model())
-
-
-def test_noise_of_shards_is_drawn_once_where_blocks_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing that was drawn before a move is drawn again."""
-    drawn, sealed = list[tuple[str, int, int]](), ShardNoise.seal
-
-    def noted(self: ShardNoise, cohort: Any, block: int) -> bytes:
-        drawn.append((cohort.group, cohort.number, block))
-        return sealed(self, cohort, block)
-
-    monkeypatch.setattr(ShardNoise, "seal", noted)
-    plan = private_plan("aggregator", "plain", block_size=64)
-    play = small_federation(plan, tmp_path, Conditions(spares=1))
-    acted(play, ShardDeed.ADD, NEW, 400)
-    acted(play, ShardDeed.REMOVE, "shard-0", 150)
-    ends(play)
-    assert placement(play).shards == ("shard-1", NEW)
-    assert not journalled(play, CohortBurnt)
-    assert drawn
-    assert len(drawn) == len(set(drawn))
-    assert play.versions() == {"all": 4}
 
 
 def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
@@ -361,34 +335,185 @@ def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
     assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]
 
 
-def copies_agree(simulation: Simulation) -> None:
-    """Every block is on two shards, and both have published the same bytes of it."""
-    federation = simulation.coordinator.federation
-    assert federation.pinned is not None
-    placement = federation.pinned.placement
-    for block in range(4):
-        held = placement.holders("all", block)
-        assert len(set(held)) == 2
-        version = federation.groups["all"].version
-        key = f"model/all/{version}/{block}"
-        first, second = (bytes(simulation._shard(shard).fetch(key)) for shard in held)
-        assert first == second
+SHARD = "shard-0"
 
 
-PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2)
-"""Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
+class Ward:
+    """A small federation whose shard-0 keeps its payloads on disk."""
+
+    def __init__(self, folder: Path, cipher: str, clients: int = 6, **changes: Any) -> None:
+        self.cipher = cipher
+        self.folder = folder
+        self.journals: dict[str, MemoryJournal] = {}
+        conditions = Conditions(
+            spool=self.spool,
+            journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
+            network=FaultyNetwork,
+        )
+        plan = small_plan(cipher, clients=clients, **changes)
+        self.play = small_federation(plan, folder, conditions, clients=clients)
+
+    def spool(self, name: str) -> Spool:
+        return DiskSpool(self.folder / "spool" / name) if name == SHARD else MemorySpool()
+
+    # --- moments ------------------------------------------------------------------
+
+    @property
+    def group(self) -> GroupState:
+        return self.play.coordinator.federation.groups["all"]
+
+    def until(self, phase: Phase, version: int) -> None:
+        """Plays up to the event in which the coordinator enters this step of the next version.
+
+        Its orders have not arrived yet.
+        """
+        self.play.run(lambda: (self.group.phase, self.group.version) == (phase, version))
+
+    # --- shard-0 ------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShardState:
+        machine = self.play.parties[SHARD].machine
+        assert isinstance(machine, Shard)
+        return machine.state
+
+    @property
+    def block(self) -> int:
+        """The first block that shard-0 holds."""
+        return self.state.own("all")[0]
+
+    def file(self, key: str) -> Path:
+        return DiskSpool(self.folder / "spool" / SHARD).path(key)
+
+    def files(self, purpose: str) -> list[Path]:
+        """The payloads on shard-0 that were sent for this purpose."""
+        spooled = self.state.spooled.values()
+        return [self.file(header.key) for header in spooled if header.purpose == purpose]
+
+    @property
+    def sum(self) -> Path:
+        return self.file(sum_key("all", self.group.number, self.block))
+
+    def wipe(self, where: str) -> None:
+        """Deletes everything in a folder except the journal."""
+        path = self.folder / "spool" / SHARD if where == "spool" else self.folder / SHARD / "states"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True, exist_ok=True)
+
+    # --- the end ------------------------------------------------------------------
+
+    def ends_as_unharmed(self) -> None:
+        self.play.run()
+        assert same(self.play.model(), unharmed(self.cipher)[0])
+
+    def journalled(self, party: str, kind: type[Any]) -> list[Any]:
+        return [record for _, record in self.journals[party].rows if isinstance(record, kind)]
+
+    def nothing_was_burnt(self) -> None:
+        assert self.journalled("coordinator", coordinator_records.CohortBurnt) == []
+        assert self.journalled("coordinator", coordinator_records.RoundGivenUp) == []
+        assert {fate.outcome for fate in self.play.coordinator.federation.fates.values()} == {
+            "durable"
+        }
 
 
-def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
-    """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
-    events = events_of(small_federation(PLAN, tmp_path / "whole"))
-    for number, moment in enumerate(range(events // 3, events, events // 5)):
-        simulation = small_federation(PLAN, tmp_path / str(moment))
-        party = f"shard-{number % 3}"
+def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "bfv")
+    ward.until(Phase.OPENING, 2)
+    worker, run = ward.play.parties[SHARD].worker, ward.state.pinned.run.id
+    with pytest.raises(Refused, match="the sum of block 0 of cohort 9 of all is not held any more"):
+        worker.fetch(sum_key("all", 9, 0))
+    with pytest.raises(Refused, match="version 7 of all is gone; pull the newest"):
+        worker.fetch(model_key("all", 7, ward.block))
+    ward.sum.unlink()
+    for path in ward.files(UPDATE):
+        path.unlink()
+    asked = ward.play.parties[SHARD].request("holder-0", GetSum(run, "all", 2, ward.block))
+    ward.play.run(asked.done)
+    assert isinstance(asked.exception(), Refused)
+    assert not ward.play.parties[SHARD].halted.done()
 
-        def disk(simulation: Simulation = simulation, party: str = party) -> None:
-            simulation.lose(party, UnsafeSeed(7))
 
-        killed_at(simulation, party, moment, disk)
-        copies_agree(simulation)
-        assert not journalled(simulation, CohortBurnt), f"lost {party} at event {moment}"
+@harms
+@pytest.mark.parametrize("founder", ["there", "away"])
+def test_a_founding_block_that_is_damaged_is_sent_again(
+    founder: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "plain")
+    ward.play.run(lambda: "all" in ward.play.versions() and bool(ward.group.receipts))
+    harm(ward.files(FOUNDING)[0])
+    if founder == "away":
+        ward.play.kill("client-00")
+        ward.play.loop.call_later(1.0, lambda: ward.play.start("client-00"))
+    ward.ends_as_unharmed()
+    ward.nothing_was_burnt()
+    assert seen(ward.play.network, "coordinator", "client-00", "SendAgain") >= 1
+
+
+def lose_everything(ward: Ward) -> None:
+    """Another disk: journal, payloads and states are gone, parts of checkpoints are not."""
+    ward.play.kill(SHARD)
+    ward.journals[SHARD].rows.clear()
+    for where in ("spool", "states"):
+        ward.wipe(where)
+
+
+def to_part(ward: Ward, number: int) -> Path:
+    """Plays until shard-0 has written its part of a checkpoint."""
+    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
+    ward.play.run(part.is_file)
+    return part
+
+
+@pytest.mark.slow
+def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """Two sums with noise of two seeds would tell their mean, so neither steps the model."""
+    privacy = {"unit": "client", "placement": "aggregator", "noise_multiplier": 1.0}
+    privacy |= {"delta": 1e-5, "budget": 999.0}
+    group = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6}}
+    ward = Ward(tmp_path, "rlwe", checkpoint_every=1, privacy=privacy, group=[group])
+    to_part(ward, 2)
+    ward.until(Phase.PREPARING, 2)
+    lose_everything(ward)
+    ward.play.lose(SHARD, UnsafeSeed(99))
+    ward.play.start(SHARD)
+    ward.play.run()
+    (burnt,) = ward.journalled("coordinator", coordinator_records.CohortBurnt)
+    assert burnt.reason.startswith("shard-0 lost the sums, and made again from the same blocks")
+    assert ward.group.version == 4
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["none so new", "damaged"])
+def test_without_such_a_part_it_ends_before_anything_is_opened(
+    damaged: bool, tmp_path: Path
+) -> None:
+    ward = Ward(tmp_path, "bfv", checkpoint_every=1 if damaged else 2)
+    ward.until(Phase.HOLDING, 3)
+    number = 3 if damaged else 1
+    part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
+    lose_everything(ward)
+    if damaged:
+        flip(part)
+    ward.play.start(SHARD)
+    with pytest.raises(Refused) as ended:
+        ward.play.run()
+    said = str(ended.value)
+    what = "is damaged" if damaged else "holds version 2"
+    assert f"no part of a checkpoint has version 3 of all: {part} {what}" in said
+    whole = "000002" if damaged else "000001"
+    assert f"or begin a new run from checkpoint {whole}" in said
+    opened = ward.journalled("coordinator", coordinator_records.CohortOpened)
+    assert len(opened) == 3
+    assert ward.group.phase is Phase.HOLDING
+
+
+def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
+    ward = Ward(tmp_path, "plain", checkpoint_every=1)
+    ward.until(Phase.HOLDING, 2)
+    lose_everything(ward)
+    shutil.rmtree(ward.play.checkpoints)
+    ward.play.start(SHARD)
+    with pytest.raises(Refused, match=f"none is in {ward.play.checkpoints}"):
+        ward.play.run()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from secureps.client.worker import ClientWorker
 from secureps.errors import Refused
 from secureps.messages import coordinator_records as records
 from secureps.messages.run import COORDINATOR
@@ -158,24 +157,6 @@ def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(tmp_path: Path) ->
     assert same(play.model(), unharmed()[0])
 
 
-def test_a_roster_of_another_line_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A CA that shows two rosters to two parties cannot make one of them take both."""
-    changing = ChangingRoster(plan_of("plain"), tmp_path)
-    play, first = changing.play, changing.issuer.roster
-    changing.play_to(1)
-    changing.revoke(NEW)
-    play.run(lambda: NEW in play.coordinator.federation.isolated)
-    changing.issuer.roster = first
-    changing.revoke("client-04")
-    changing.play_to(2)
-    assert "another line" in caplog.text
-    assert set(play.coordinator.federation.isolated) == {NEW}
-    with pytest.raises(Refused, match="another line"):
-        play.coordinator._follower.roster.follow(changing.issuer.told.roster)
-
-
 COMES, LOST = "holder-9", "holder-1"
 
 
@@ -189,40 +170,6 @@ def whole_model() -> Tensors:
 
 def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
     return [each.holders for each in changing.play.coordinator.federation.committees]
-
-
-TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
-"""Who is lost at once of 3 of 4, and who comes."""
-
-
-def lose_two(changing: ChangingRoster) -> None:
-    for name in TWO:
-        changing.play.kill(name)
-    for name, new in TWO.items():
-        changing.replace(name, new)
-        changing.play.start(new)
-
-
-def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: Path) -> None:
-    """Who has sits out until the next one, which all make."""
-
-    def slow(name: str, task: object) -> float:
-        return 1.0 if name == "client-00" else 3.0
-
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, cost=slow)
-    play = changing.play
-    federation = play.coordinator.federation
-    group = federation.groups["all"]
-    play.run(lambda: (len(group.receipts), group.version) == (1, 2))
-    lose_two(changing)
-    changing.play_to(3)
-    assert federation.included == {f"client-{k:02}": 2 + (k > 0) for k in range(6)}
-    worker = play.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    assert set(TWO) < set(worker._sealer._committee("all", 2).holders)
-    play.run()
-    assert federation.included == {f"client-{k:02}": 5 + (k > 0) for k in range(6)}
-    assert play.versions() == {"all": 6}
 
 
 @pytest.mark.parametrize("away", ["client-00", "holder-0"])

@@ -15,7 +15,6 @@ from secureps.roles.coordinator.scheduler import _arrivals, largest_alike
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import (
-    clients_of,
     cohorts,
     holders_allow_all,
     journalled,
@@ -60,23 +59,6 @@ def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None
     assert set(simulation.coordinator.federation.isolated) == {"client-07"}
     assert journalled(simulation, coordinator_records.CohortBurnt)
     assert max(fits(simulation)) == 6, "once a version"
-    holders_allow_all(simulation, MINIMUM)
-
-
-def test_who_was_killed_and_has_its_update_no_more_sits_out_this_version(tmp_path: Path) -> None:
-    """It trains to the same again, and is not asked to: who lost an update declines."""
-    simulation = federation(tmp_path, plan_for({}, versions=4))
-    until(simulation, Phase.COLLECTING)
-    simulation.kill("holder-3")
-    lies(simulation, "holder-1", small_error, times=1)
-    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortBurnt)))
-    simulation.kill("client-09")
-    simulation.start("client-09")
-    simulation.run()
-    assert simulation.versions() == {"all": 4}
-    again = [clients_of(each) for each in cohorts(simulation) if each.version >= 2][1:]
-    assert ["client-09" in members for members in again] == [False, True, True]
-    assert simulation._cast.trainers["client-09"].fits == 4, "once a version"  # type: ignore[attr-defined]
     holders_allow_all(simulation, MINIMUM)
 
 

@@ -8,15 +8,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader, Cohort, Held, opening_digest
 from secureps.roles.holder.bfv import BfvHolder, OpenSum
 from secureps.roles.holder.holder import HolderRules
-from secureps.roles.machine import (
-    WORKER,
-    Answered,
-    Call,
-    Done,
-    Halt,
-    Machine,
-    Step,
-)
+from secureps.roles.machine import WORKER, Answered, Call, Done, Halt, Machine, Step
 from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,

@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import (
-    ClientError,
-    Malformed,
-    Refused,
-    SecurepsError,
-    UnknownParty,
-    Unsigned,
-)
+from secureps.errors import ClientError, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.requests import (
     AskBlock,

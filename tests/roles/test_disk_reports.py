@@ -29,14 +29,7 @@ from secureps.messages.requests import (
     Trouble,
 )
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import (
-    Answer,
-    Answered,
-    Call,
-    DiskReports,
-    Step,
-    WatchLost,
-)
+from secureps.roles.machine import Answer, Answered, Call, DiskReports, Step, WatchLost
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.executor import AGAIN_SECONDS
 from secureps.store import checkpoint
@@ -113,33 +106,6 @@ def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], b
     assert troubled(simulation) == {}
     assert dropped(simulation) == []
     assert same(simulation.model(), unharmed()[0])
-
-
-@pytest.mark.parametrize("version", [-1, 1], ids=["founding", "later"])
-def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Path) -> None:
-    disk = Disk()
-    spool = {"shard-0": GuardedSpool(disk)}
-    conditions = Conditions(spool=lambda name: spool.get(name) or MemorySpool())
-    simulation = small_federation(small_plan(), tmp_path, conditions)
-
-    def shown() -> bool:
-        said = "shard-0 waits for its own disk: [Errno 28] No space left on device"
-        return list(troubled(simulation)) == ["shard-0"] and all(
-            said in group.reason for group in status_of(simulation).groups
-        )
-
-    play(simulation, disk, version, shown)
-
-
-@pytest.mark.parametrize("party", ["shard-0", "coordinator", "holder-0"])
-def test_records_wait_for_space_and_so_does_all_that_follows_from_them(
-    party: str, tmp_path: Path
-) -> None:
-    disk, cipher = Disk(), "bfv" if party == "holder-0" else "plain"
-    journal = {party: GuardedJournal(disk)}
-    conditions = Conditions(journal=lambda name: journal.get(name) or MemoryJournal())
-    simulation = small_federation(small_plan(cipher), tmp_path, conditions)
-    play(simulation, disk, 1, lambda: list(troubled(simulation)) == [party])
 
 
 @pytest.mark.parametrize("party", ["shard-1", "coordinator"])

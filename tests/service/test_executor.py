@@ -25,14 +25,7 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import (
-    GetBlock,
-    Heartbeat,
-    Noted,
-    Payload,
-    PutBlock,
-    Subscribe,
-)
+from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock, Subscribe
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
     Answer,

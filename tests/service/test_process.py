@@ -1,12 +1,15 @@
-"""A party's process ends silently with status 0 on signals, however many come."""
+"""A party's process misses no signal, ends silently with status 0, and hears of its own kit."""
 
 import errno
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,9 +21,22 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError
+from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.run.processes.launcher import GRACE
 from secureps.service import process
-from secureps.service.process import LAST_RESORT, choose_address
+from secureps.service.executor import Executor
+from secureps.service.process import (
+    LAST_RESORT,
+    ActWatch,
+    KitWatch,
+    act_text,
+    choose_address,
+    own_act,
+)
+from secureps.service.shutdown import SIGNALS, Shutdown
+from secureps.store.act_lines import FILE, ActLine, ActLines
+from secureps.store.keyring import roster_file
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import Endpoint
@@ -290,3 +306,253 @@ def test_a_thread_that_met_a_limit_ends_the_process(
     thread.start()
     thread.join()
     assert (failed == [error], bool(passed)) == (ends, not ends)
+
+
+PATIENCE = 20.0
+HANDLED = (*SIGNALS, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Resets the signal handlers, which a Shutdown leaves ignored after a signal."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def asleep(thread: int) -> bool:
+    """Whether a thread of this process waits in the kernel."""
+    with open(f"/proc/self/task/{thread}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.Signals) -> None:
+    main = threading.main_thread().native_id
+    assert main is not None
+
+    def send() -> None:
+        end = time.monotonic() + PATIENCE
+        while not asleep(main) and time.monotonic() < end:
+            time.sleep(0.001)
+        signal.pthread_kill(threading.get_ident(), number)
+
+    sender = threading.Thread(target=send)
+    with Shutdown() as bell:
+        sender.start()
+        assert bell.wait() is number
+    sender.join()
+
+
+@pytest.mark.slow
+def test_signals_that_come_before_anybody_waits() -> None:
+    with Shutdown() as bell:
+        for _ in range(100_000):  # more than a pipe holds
+            signal.raise_signal(signal.SIGTERM)
+        assert bell.wait() is signal.SIGTERM
+        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_rung_from_inside_it_puts_the_handlers_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    held = len(os.listdir("/proc/self/fd"))
+    with Shutdown() as bell:
+
+        def ring() -> None:
+            for _ in range(100_000):
+                bell.ring()
+
+        ringer = threading.Thread(target=ring)
+        ringer.start()
+        assert bell.wait() is None
+        ringer.join()
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
+def test_other_signals_do_not_ring_it() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+    with Shutdown() as bell:
+        signal.raise_signal(signal.SIGUSR1)
+        bell.ring()
+        assert bell.wait() is None
+    assert seen == [signal.SIGUSR1]
+
+
+def test_in_another_thread_it_is_rung_from_inside_alone() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    ended: list[signal.Signals | None] = []
+
+    def wait() -> None:
+        with Shutdown() as bell:
+            assert [signal.getsignal(number) for number in SIGNALS] == before
+            bell.ring()
+            ended.append(bell.wait())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert ended == [None]
+
+
+def test_a_signal_to_a_forked_child_is_the_childs_alone() -> None:
+    """A pool ends its workers by SIGTERM, which once ended their parent instead."""
+    with Shutdown() as bell:
+
+        def fork() -> None:
+            for _ in range(15):
+                if not (child := os.fork()):
+                    signal.pause()
+                os.kill(child, signal.SIGTERM)  # it may not have run a line of Python yet
+                _, status = os.waitpid(child, 0)
+                assert os.WTERMSIG(status) == signal.SIGTERM
+            bell.ring()
+
+        forker = threading.Thread(target=fork)
+        forker.start()
+        assert bell.wait() is None
+        forker.join()
+        signal.raise_signal(signal.SIGTERM)
+        assert bell.wait() is signal.SIGTERM, "its own still ring"
+
+
+ME = Identity(bytes(range(32)))
+
+
+class Posted(Executor):
+    """An executor that collects posted events, and runs later actions on demand."""
+
+    def __init__(self) -> None:
+        self.run = b"run"
+        self.told: list[KitRead] = []
+        self.acts: list[OwnAct] = []
+        self.later_on: list[tuple[float, Callable[[], None]]] = []
+
+    def post(self, sender: str, event: Event) -> None:
+        assert sender == WORKER
+        if isinstance(event, OwnAct):
+            self.acts.append(event)
+        else:
+            assert isinstance(event, KitRead)
+            self.told.append(event)
+
+    def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
+        self.later_on.append((delay, action))
+
+    def turn(self) -> None:
+        """Runs the waiting action."""
+        ((_, action),) = self.later_on
+        self.later_on.clear()
+        action()
+
+    def next_roster(self) -> str:
+        """Runs the waiting action; returns the posted roster."""
+        self.turn()
+        return self.told[-1].roster
+
+    def deeds(self) -> list[OwnAct]:
+        """Runs the waiting action; returns the posted acts."""
+        self.turn()
+        told, self.acts = self.acts, []
+        return told
+
+
+def test_a_roster_is_told_once_and_again_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1234.5)
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
+    path.write_text("one")
+    KitWatch("c0", posted, tmp_path).start()
+    assert [posted.next_roster() for _ in range(3)] == ["one", "", ""]
+    assert posted.later_on[0][0] == KitWatch.LOOK
+    path.write_text("two")
+    os.utime(path, ns=(1, 1))  # a copy may be older than what it takes the place of
+    assert [posted.next_roster() for _ in range(2)] == ["two", ""]
+    assert {event.unix for event in posted.told} == {1234.5}
+
+
+def test_a_party_of_one_wave_looks_once(tmp_path: Path) -> None:
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
+    path.write_text("one")
+    KitWatch("c0", posted, tmp_path).once()
+    assert posted.next_roster() == "one"
+    assert posted.later_on == []
+
+
+def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
+    KitWatch("c0", posted, tmp_path).start()
+    with caplog.at_level(logging.WARNING):
+        assert posted.next_roster() == ""
+        assert posted.next_roster() == ""
+    path.write_text("one")
+    path.chmod(0o666)
+    with caplog.at_level(logging.WARNING):
+        assert posted.next_roster() == ""
+    assert "open to others" in caplog.text
+    path.chmod(0o644)
+    path.write_text("three")
+    assert posted.next_roster() == "three"
+
+
+def test_lines_are_told_when_there_are_more(tmp_path: Path) -> None:
+    posted, lines = Posted(), ActLines(tmp_path, "client-00", ME)
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    lines.note(act_text(OwnDeed.PAUSE))
+    assert posted.deeds() == [OwnAct(1, "pause")]
+    assert posted.deeds() == []
+    lines.note(act_text(OwnDeed.LOWER_BUDGET, 0.1))
+    assert posted.deeds()[-1] == OwnAct(2, "lower-budget", 0.1)
+
+
+def test_what_was_wanted_before_the_run_is_told_once_it_takes_part(tmp_path: Path) -> None:
+    posted = Posted()
+    posted.run = b""
+    ActLines(tmp_path, "client-00", ME).note("pause")
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    posted.run = b"run"
+    assert posted.deeds() == [OwnAct(1, "pause")]
+    assert posted.deeds() == []
+
+
+@pytest.mark.parametrize("what", ["end", "", "pause x", "lower-budget much"])
+def test_what_no_client_does_is_said_and_not_done(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted = Posted()
+    ActLines(tmp_path, "client-00", ME).note(what)
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    assert "does nothing of what its data holder wants" in caplog.text
+
+
+def test_what_another_key_signed_is_not_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted = Posted()
+    ActLines(tmp_path, "client-00", Identity(bytes(32))).note("leave")
+    ActWatch("client-00", posted, tmp_path, ME.public).start()
+    assert posted.deeds() == []
+    assert "act 1 is not what was signed" in caplog.text
+    (tmp_path / FILE).unlink()
+    assert posted.deeds() == []
+
+
+def test_a_budget_is_read_as_it_was_written() -> None:
+    for budget in (0.1, 1e-9, 3.0, 1e300):
+        text = act_text(OwnDeed.LOWER_BUDGET, budget)
+        assert own_act(ActLine(1, "", "", text, "")).budget == budget

@@ -8,17 +8,32 @@ from typing import Any
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import PublicIdentity
+from secureps.crypto.identity import Identity, PublicIdentity
+from secureps.crypto.roster import certify, sign_roster
+from secureps.crypto.secret import Secret
 from secureps.crypto.sharing import answer, vector_bytes
 from secureps.crypto.suite import key_length
-from secureps.errors import Fenced, InternalError, Malformed, Refused, UnknownParty, WrongRun
-from secureps.messages import holder_records, orders, requests
+from secureps.errors import (
+    Conflict,
+    Fenced,
+    InternalError,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unsigned,
+    WrongRun,
+)
+from secureps.messages import holder_records, orders, records, requests
 from secureps.messages.coordinator_records import FounderChosen
-from secureps.messages.encoding import digest
+from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.requests import AskStatus
-from secureps.messages.run import COORDINATOR, Task
+from secureps.messages.run import COORDINATOR, GroupPlacement, Task
 from secureps.messages.submission import (
     FOUNDING,
+    Held,
     Receipt,
     ciphertext_root,
     opening_digest,
@@ -26,15 +41,21 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
+from secureps.roles.holder.bfv import OpenSum, received_key
 from secureps.roles.holder.committee import AnnounceKey
+from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, LAST_WORD, KeyRotation
 from secureps.roles.machine import (
     WORKER,
+    AnnouncedKeys,
     Answered,
     Call,
+    CallOff,
     Done,
     Failed,
     Halt,
     KitRead,
+    Locate,
+    Prune,
     RosterFollower,
     Say,
     Step,
@@ -44,9 +65,34 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.pinned_run import Pinned
+from secureps.service.holder import BfvWorker
 from secureps.store.envelope_keys import EnvelopeKeys
-from tests.kits.bfv_holder import last_word
+from secureps.store.spool import MemorySpool
+from tests.kits.bfv_holder import (
+    ENDS,
+    PLAN,
+    RUN,
+    SUMS,
+    Keys,
+    fetches,
+    last_word,
+    opening,
+    refusal,
+    released,
+    sum_opened,
+)
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    HOLDER,
+    IDENTITIES,
+    ROSTER,
+    SHARDS,
+    configure,
+    make_cohort,
+    opened_header,
+)
 
 
 @cache
@@ -391,3 +437,399 @@ def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others(
     assert [e.task for e in again.machine.resume(0.0).effects if isinstance(e, Work)] == [
         orders.EraseKeys(1, 2)
     ]
+
+
+def announced_by(holder: Holder, task: Task) -> EnvelopeKeyAnnounced:
+    done = holder.worker.work(task)
+    assert isinstance(done, Done)
+    assert isinstance(done.made, EnvelopeKeyAnnounced)
+    return done.made
+
+
+def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
+    holder, day = Bench().holder(0), 1.7e9
+    (work,) = holder.give(WORKER, KitRead(day)).effects
+    assert work == Work(AnnounceKey(1, 0))
+    assert holder.give(WORKER, KitRead(day)) == Step(), "that one is under way"
+    assert isinstance(work, Work)
+    announced = announced_by(holder, work.task)
+    step = holder.give(WORKER, Done(work.task, announced))
+    assert step.records == [holder_records.KeyReplaced(announced, day)]
+    assert said(step) == [announced]
+    run = orders.Configure(1, holder.bench.run, holder.bench.placement, holder.bench.addresses)
+    assert said(holder.restarted().begin(run)) == [announced]
+
+
+def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replaced() -> None:
+    """Clients have sealed for the key: a second one of its number would look like an attack."""
+    holder, day = Bench().holder(0), 1.7e9
+    for effect in holder.give(WORKER, KitRead(day)).effects:
+        holder.worked(effect)
+    first = holder.machine.announced
+    assert first is not None
+    holder.keys.erase(first.number + 1)
+    again = announced_by(holder, AnnounceKey(first.number, 0))
+    assert (again.number, again.key) == (first.number, first.key)
+
+
+def test_a_key_is_erased_on_record_first_and_again_after_a_restart() -> None:
+    holder, day = Bench().holder(0), 1.7e9
+    holder.order(orders.EraseKeys(1, 5))
+    assert holder.keys.oldest == 0, "its newest stays, whatever it is told"
+    for unix in (day, day + 3600):
+        for effect in holder.give(WORKER, KitRead(unix)).effects:
+            holder.worked(effect)
+    step = holder.begin(orders.EraseKeys(1, 1))
+    assert step.records == [holder_records.KeysErased(1)]
+    assert Work(orders.EraseKeys(1, 1)) in step.effects
+    assert Work(orders.EraseKeys(1, 1)) in holder.restarted().machine.resume(0.0).effects
+    step = holder.give(WORKER, KitRead(day + 3600 + KEPT))
+    assert step.records == [holder_records.KeysErased(2)], "a day later, nobody has to say so"
+    assert Work(orders.EraseKeys(1, 2)) in step.effects
+
+
+def test_what_is_sealed_for_others_is_not_looked_into() -> None:
+    bench = Bench()
+    bare = dataclasses.replace(bench.send("c0").receipt, committee=digest("others"))
+    signature = bench.kit.identities["c0"].sign(*signing_bytes(bare))
+    receipt = dataclasses.replace(bare, signature=signature)
+    (found,) = said(bench.holder(0).begin(orders.Examine(1, receipt)))
+    assert "on no roster that this party has followed" in found.flaw
+
+
+DAY = 1.7e9
+
+
+def announced(number: int, least: int = 0) -> EnvelopeKeyAnnounced:
+    return EnvelopeKeyAnnounced(bytes(32), "keys-0", number, b"", least)
+
+
+def rotation(*records: KeyReplaced | KeysErased) -> KeyRotation:
+    made = KeyRotation()
+    for record in records:
+        made.apply(record)
+    return made
+
+
+def served(made: KeyRotation, times: int) -> KeyRotation:
+    for _ in range(times):
+        made.serve()
+    return made
+
+
+def test_the_kits_key_goes_when_the_run_begins_where_there_is_a_calendar() -> None:
+    assert rotation().number_to_announce(DAY) == 1
+    assert rotation().number_to_announce(None) is None
+    assert served(rotation(), KEY_COHORTS - 1).number_to_announce(None) is None
+    assert served(rotation(), KEY_COHORTS).number_to_announce(None) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "later", "due"),
+    [
+        (KEY_COHORTS - 1, KEY_SECONDS - 1, None),
+        (KEY_COHORTS, 0.0, 6),
+        (0, KEY_SECONDS, 6),
+        (0, -5.0, None),
+    ],
+)
+def test_a_key_serves_so_many_cohorts_or_so_long(times: int, later: float, due: int | None) -> None:
+    made = served(rotation(KeyReplaced(announced(5), DAY)), times)
+    assert made.number_to_announce(DAY + later) == due
+    assert made.number_to_announce(None) == (6 if times == KEY_COHORTS else None)
+
+
+def test_a_new_key_begins_anew_and_the_same_said_again_does_not() -> None:
+    made = served(rotation(KeyReplaced(announced(5), DAY)), KEY_COHORTS)
+    made.apply(KeyReplaced(announced(6), DAY + 50))
+    assert made.number_to_announce(DAY + KEY_SECONDS + 49) is None
+    served(made, KEY_COHORTS - 1).apply(KeyReplaced(announced(6, 6), DAY + 60))
+    assert made.number_to_announce(DAY + KEY_SECONDS + 50) == 7
+    assert served(made, 1).number_to_announce(DAY + 60) == 7
+
+
+def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
+    made = rotation(KeyReplaced(announced(1), DAY), KeyReplaced(announced(2), DAY + 10))
+    assert made.overdue_below(None) == made.overdue_below(DAY + KEPT - 1) == 0
+    assert made.overdue_below(DAY + KEPT) == 1
+    assert made.overdue_below(DAY + KEPT + 10) == made.overdue_below(DAY + 9 * KEPT) == 2
+    made.apply(KeysErased(1))
+    assert (made.least, made.overdue_below(DAY + KEPT)) == (1, 1)
+    assert made.overdue_below(DAY + KEPT + 10) == 2
+
+
+def test_what_is_erased_stays_so_whatever_is_said_later() -> None:
+    made = rotation(KeyReplaced(announced(7), DAY), KeysErased(5), KeysErased(3))
+    assert (made.least, made.overdue_below(DAY)) == (5, 5)
+
+
+def test_what_is_erased_is_told() -> None:
+    made = rotation(KeyReplaced(announced(1), DAY), KeysErased(1))
+    assert made.number_to_announce(DAY + 1) == 1
+    made.apply(KeyReplaced(announced(1, 1), DAY + 1))
+    assert made.number_to_announce(DAY + 1) is None
+
+
+CA, COMMITTEE_RUN = Identity.generate(), bytes(32)
+PARTIES = {name: Identity.generate() for name in ("keys-0", "keys-1", "north", "blind")}
+ROLES: dict[str, Any] = {"north": "client"}
+COMMITTEE_ROSTER = sign_roster(
+    CA,
+    [
+        certify(
+            CA,
+            name,
+            ROLES.get(name, "holder"),
+            own.public.key,
+            bytes(32) if name.startswith("keys") else b"",
+        )
+        for name, own in PARTIES.items()
+    ],
+)
+KEYS = [EnvelopeKey.from_os().public.key for _ in range(3)]
+
+
+def told(number: int, by: str = "keys-0", **changes: Any) -> EnvelopeKeyAnnounced:
+    """A holder's announcement with these changes; `by` signs it."""
+    bare = EnvelopeKeyAnnounced(COMMITTEE_RUN, "keys-0", number, KEYS[number % 3], 0)
+    bare = dataclasses.replace(bare, **changes)
+    signature = PARTIES[by].sign(*announcement_bytes(bare))
+    return dataclasses.replace(bare, signature=signature)
+
+
+def known(*announced: EnvelopeKeyAnnounced) -> AnnouncedKeys:
+    keys = AnnouncedKeys()
+    for each in announced:
+        assert keys.is_news(each, COMMITTEE_RUN, COMMITTEE_ROSTER)
+        keys.apply(each)
+    return keys
+
+
+def test_the_newest_counts_and_the_kits_is_number_0() -> None:
+    keys = known()
+    assert (keys.number("keys-0"), keys.least("keys-0")) == (0, 0)
+    before = keys.newest
+    keys = known(told(1), told(2, least=1), told(7, least=7))
+    assert (keys.number("keys-0"), keys.least("keys-0")) == (7, 7)
+    assert keys.newest["keys-0"].key == KEYS[1]
+    assert (keys.number("keys-1"), before) == (0, {})
+
+
+def test_the_same_again_is_no_news_and_what_is_erased_is() -> None:
+    keys = known(told(2))
+    assert not keys.is_news(told(2), COMMITTEE_RUN, COMMITTEE_ROSTER)
+    assert keys.is_news(told(2, least=1), COMMITTEE_RUN, COMMITTEE_ROSTER)
+    keys.apply(told(2, least=1))
+    assert (keys.number("keys-0"), keys.least("keys-0")) == (2, 1)
+
+
+WRONG: dict[str, tuple[EnvelopeKeyAnnounced, type[SecurepsError], str]] = {
+    "older": (told(1), Refused, "older than its key 2"),
+    "older, and later": (told(1, least=1), Refused, "older than its key 2"),
+    "less erased": (told(2, least=0), Refused, "older than its key 2"),
+    "another key, same number": (told(2, key=KEYS[0], least=2), Refused, "is another than was"),
+    "another holder's signature": (told(3, by="keys-1"), Unsigned, "signature"),
+    "a client's": (told(3, by="north", holder="north"), UnknownParty, "no key holder"),
+    "a bfv holder's": (told(3, by="blind", holder="blind"), UnknownParty, "no key holder"),
+    "nobody's": (told(3, holder="nobody"), UnknownParty, "nobody named"),
+    "unsigned": (dataclasses.replace(told(3), signature=b""), Unsigned, "signature"),
+    "edited": (dataclasses.replace(told(3), key=KEYS[1]), Unsigned, "signature"),
+    "another run's": (told(3, run=bytes([1]) * 32), WrongRun, "another run"),
+    "number 0": (told(0, by="keys-1", holder="keys-1"), Malformed, "announces key 0"),
+    "negative": (told(3, least=-1), Malformed, "announces key 3"),
+    "too great a number": (told(MOST_KEYS, least=1), Malformed, "announces key"),
+    "erased itself": (told(3, least=4), Malformed, "announces key 3, least 4"),
+    "no key": (told(3, key=b"x"), Malformed, "1216 bytes"),
+    "low order": (told(3, key=KEYS[0][:1184] + bytes(32)), Malformed, "low order"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_announcements_that_are_none(wrong: str) -> None:
+    keys, (announced, error, text) = known(told(2, least=1)), WRONG[wrong]
+    with pytest.raises(error, match=text):
+        keys.is_news(announced, COMMITTEE_RUN, COMMITTEE_ROSTER)
+    assert keys.number("keys-0") == 2
+
+
+def test_the_run_is_pinned_once() -> None:
+    keys = Keys()
+    order = configure(PLAN)
+    locations: list[Any] = [Locate(s.name, s.advertise) for s in ADDRESSES]
+    step, pinned = keys.order(order), records.RunPinned(order.run, order.placement, order.shards)
+    obeys = Call(COORDINATOR, requests.Register(HOLDER, "", 1.0, 1, order.run.id))
+    assert step == Step([records.Incarnated(1), pinned], [*locations, obeys])
+    assert keys.order(order) == Step(effects=locations)
+    assert keys.machine.pinned == Pinned.of(pinned)
+    step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
+    halt = last_word(keys.machine, step)
+    assert halt.error is WrongRun
+    assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
+    assert "keep the one that it has" in halt.reason
+    assert keys.restarted().order(order) == Step(effects=locations), "no incarnation is left of it"
+
+
+def test_an_incarnation_of_which_the_order_is_refused_is_not_obeyed_yet() -> None:
+    """Otherwise it would never be journalled, and a restart would obey an older coordinator."""
+    keys = Keys().founded()
+    with pytest.raises(SecurepsError):
+        keys.order(orders.RosterChanged(7, "no roster"))
+    step = keys.order(orders.RosterChanged(7, ROSTER.text))
+    assert step.records == [records.Incarnated(7)]
+
+
+def test_a_shard_that_left_is_asked_no_more() -> None:
+    keys, order = Keys(), configure(PLAN)
+    keys.order(order)
+    groups = tuple(GroupPlacement(g.group, (SHARDS[0],) * 4) for g in order.placement.groups)
+    placed = dataclasses.replace(order.placement, epoch=2, shards=SHARDS[:1], groups=groups)
+    step = keys.order(dataclasses.replace(order, placement=placed))
+    assert step.effects[0] == CallOff(SHARDS[1])
+
+
+def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing() -> None:
+    machine = Keys().machine
+    machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32)))
+    assert machine.wake() == 7.0 + LAST_WORD
+    of_a_disk = Answered(requests.Trouble(HOLDER, "its disk is full"), requests.Noted())
+    for event in (opening(), Tick(), of_a_disk):
+        assert machine.handle(8.0, COORDINATOR, event) == Step(effects=[])
+    (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
+
+
+def test_a_cohort_is_opened_block_by_block() -> None:
+    keys = Keys().founded()
+    step = keys.order(opening())
+    assert step.records == [released()], "before anything is fetched"
+    assert fetches(step) == [("shard-a", 0), ("shard-b", 1), ("shard-a", 2), ("shard-b", 3)]
+    assert len(step.effects) == 4
+    for block in range(4):
+        step = keys.fetched(block)
+        key = f"{received_key('all', 0, block)}/{SUMS[block].hex()}"
+        assert step == Step(effects=[Work(OpenSum(make_cohort(), block, key))])
+    headers = [opened_header(PLAN, RUN, "all", 0, b) for b in range(4)]
+    first = [headers[block] for block in (2, 0, 1)]
+    for header in first:
+        assert keys.give(WORKER, sum_opened(header)) == Step()  # nothing before all are
+    assert keys.give(WORKER, sum_opened(headers[3])) == Step(
+        [],
+        [
+            Call(SHARDS[block % 2], requests.PutBlock(header), attach=header.key)
+            for block, header in enumerate(headers)
+        ],
+    )
+    for block, header in enumerate(headers[:3]):
+        put = requests.PutBlock(header)
+        stored = Answered(put, requests.Stored(header.digest))
+        assert keys.give(SHARDS[block % 2], stored) == Step()
+        assert keys.give(SHARDS[block % 2], stored) == Step()
+    step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), requests.Noted()))
+    figures = (requests.Figure("opening_seconds", 2.0),)
+    sums = tuple(h.digest for h in headers)
+    bound = opening_digest(RUN, make_cohort(), (r.digest for r in opening().receipts))
+    assert step == Step(
+        effects=[
+            Work(Prune(tuple(h.key for h in (*first, headers[3])))),
+            Call(COORDINATOR, requests.Opened(HOLDER, "all", 0, sums, bound)),
+            Call(COORDINATOR, requests.Telemetry(HOLDER, "all", 1, figures)),
+        ]
+    )
+
+
+def test_an_order_that_comes_twice_changes_nothing() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    assert keys.order(opening()) == Step()
+    for block in range(4):
+        keys.fetched(block)
+        keys.stored(block)
+    again = keys.order(opening())
+    assert again.records == []
+    assert len(fetches(again)) == 4, "lost sums are opened again, and come out the same"
+
+
+def test_answers_that_come_too_late_are_passed_over() -> None:
+    keys = Keys().founded()
+    header = opened_header(PLAN, RUN, "all", 0, 0)
+    assert keys.fetched(0) == Step()
+    assert keys.give(WORKER, sum_opened(header)) == Step()
+    assert keys.give("shard-a", Answered(requests.PutBlock(header), requests.Noted())) == Step()
+    for request in (
+        requests.GetSum(RUN, "all", 0, 0),
+        requests.PutBlock(header),
+        requests.Opened(HOLDER, "all", 0, (), b""),
+    ):
+        assert keys.give("shard-a", Failed(request, WrongRun("x"))) == Step()
+    opened = requests.Opened(HOLDER, "all", 0, (), b"")
+    assert keys.give(COORDINATOR, Answered(opened, requests.Noted())) == Step()
+
+
+def test_receipts_must_be_the_cohorts() -> None:
+    order = opening()
+    for receipts in (
+        order.receipts[:2],
+        order.receipts[::-1],
+        (*order.receipts, order.receipts[0]),
+    ):
+        wrong = dataclasses.replace(order, receipts=receipts)
+        reason = refusal(Keys().founded().order(wrong))
+        assert reason == "the receipts are not those of the cohort"
+
+
+def test_a_group_that_there_is_not() -> None:
+    keys = Keys().founded()
+    cohort = dataclasses.replace(make_cohort(), group="none")
+    order = dataclasses.replace(opening(), cohort=cohort)
+    step: Any = keys.order(order)
+    assert step.effects[0].message.reason == "no group is called 'none'"
+
+
+def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
+    """Otherwise one grant would open any sums under its name, one update after another."""
+    keys = Keys().founded()
+    order = opening()
+    keys.order(order)
+    first, *rest = order.held
+    swapped = dataclasses.replace(first, sums=(digest("another"), *first.sums[1:]))
+    other = dataclasses.replace(order, held=(swapped, *rest))
+    for holder in (keys.restarted(), keys.restarted()):
+        assert refusal(holder.order(other)) == "cohort 0 of all had other sums before"
+    assert len(fetches(keys.restarted().order(order))) == 4
+
+
+def test_every_shard_must_hold() -> None:
+    order = opening()
+    short = Held("shard-b", "all", 0, SUMS[:1])
+    for sums in ((), order.held[:1], (order.held[0], short)):
+        wrong = dataclasses.replace(order, held=sums)
+        assert "does not hold the cohort" in refusal(Keys().founded().order(wrong))
+
+
+def test_another_sum_than_was_held_is_not_opened() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    reason = refusal(keys.fetched(1, answer=bytes(32)))
+    assert reason == "the sum of block 1 is not the one that its shard held"
+    assert keys.fetched(0) == Step()
+
+
+@pytest.mark.parametrize("error", [UnknownParty("not you"), Conflict("known")])
+def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: SecurepsError) -> None:
+    header = opened_header(PLAN, RUN, "all", 0, 0)
+    for request in (requests.GetSum(RUN, "all", 0, 0), requests.PutBlock(header)):
+        keys = Keys().founded()
+        keys.order(opening())
+        assert refusal(keys.give("shard-a", Failed(request, error))) == str(error)
+        assert keys.give("shard-a", Failed(request, error)) == Step()
+
+
+def test_a_sum_that_is_no_ciphertext_of_its_block_is_not_kept() -> None:
+    """It came from a shard, and would end the holder when it opens it."""
+    spool, machine = MemorySpool(), Keys().founded().machine
+    worker = BfvWorker(machine, IDENTITIES[HOLDER], Secret(), spool)
+    for payload in (b"", bytes(16)):
+        with pytest.raises(Malformed):
+            worker.keep(requests.GetSum(RUN, "all", 0, 0), payload, payload_digest(payload))
+    assert spool.keys() == []

@@ -1,4 +1,4 @@
-"""Which published blocks a client asks for and forgets, and how many digests it looks at."""
+"""Which published blocks a client asks for, of which shards, and how many digests it looks at."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,19 +6,35 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Malformed, Refused, Unreachable
+from secureps.errors import Malformed, Refused, Unreachable, WrongRun
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, GroupVersion, Placement
+from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.model.layout import GroupLayout
-from secureps.roles.machine import Call, Halt, Say, Step
+from secureps.roles.machine import Call, CallOff, Halt, Locate, Say, Step
+from secureps.roles.member.member import follow_shards
+from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate, in_own_order
 from secureps.roles.pinned_run import Pinned
 from tests.kits.member_kit import Client
-from tests.kits.roles_kit import ADDRESSES, SHARDS, make_plan, make_run, model_blocks, works
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    ROSTER,
+    SHARDS,
+    configure,
+    make_header,
+    make_placement,
+    make_plan,
+    make_receipt,
+    make_run,
+    model_blocks,
+    works,
+)
 
 looked = 0
 
@@ -290,3 +306,104 @@ def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(group
     few, many = looks(30), looks(300)
     assert many <= 10 * few
     assert many <= 12 * 300
+
+
+COPIED = make_plan("plain", replicas=2)
+RUN = make_run(COPIED)
+PLACEMENT = make_placement(COPIED)
+STAYS, GOES = SHARDS
+ID = SubmissionId("c0", "all", 1)
+
+
+def placed() -> Pinned:
+    return Pinned.of(RunPinned(RUN, PLACEMENT, ADDRESSES))
+
+
+def outbox(id: SubmissionId = ID, stored: tuple[int, ...] = (1,)) -> Outbox:
+    """Four blocks in transit, of which the second has arrived."""
+    receipt = make_receipt(COPIED, RUN.id, id, 0, b"")
+    headers = tuple(make_header(COPIED, RUN.id, id, block, purpose=UPDATE) for block in range(4))
+    out = Outbox()
+    out.add(Sealed(receipt, headers))
+    out.begin_sending(0.0, id)
+    out.moving[id].stored.update(stored)
+    return out
+
+
+def left() -> orders.Configure:
+    """The second shard, the primary of odd blocks, has left."""
+    return replace(configure(COPIED), placement=PLACEMENT.without(GOES), shards=ADDRESSES[:1])
+
+
+def calls(step: Step) -> list[tuple[str, int]]:
+    puts = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
+    return [(to, m.header.block) for to, m in puts if isinstance(m, requests.PutBlock)]
+
+
+def pulls(step: Step) -> list[tuple[str, int]]:
+    gets = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
+    return [(to, m.block) for to, m in gets if isinstance(m, requests.GetBlock)]
+
+
+def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
+    step, model = Step(), PulledModel()
+    moved = follow_shards(step, placed(), left(), ROSTER, outbox(), model)
+    assert calls(step) == [(STAYS, 3)], "block 1 has arrived, by both"
+    assert moved.placement.epoch == 2
+    assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
+    assert [e.to for e in step.effects if isinstance(e, CallOff)] == [GOES], "it is asked no more"
+
+
+def test_what_is_sent_anew_is_sent_in_its_clients_own_order() -> None:
+    id = SubmissionId("c1", "all", 1)
+    step = Step()
+    follow_shards(step, placed(), left(), ROSTER, outbox(id, stored=()), PulledModel())
+    assert calls(step) == [(STAYS, 3), (STAYS, 1)]
+
+
+def test_an_older_placement_changes_nothing() -> None:
+    known = replace(placed(), placement=PLACEMENT.without(GOES))
+    step = Step()
+    assert follow_shards(step, known, configure(COPIED), ROSTER, outbox(), PulledModel()) is known
+    assert calls(step) == []
+
+
+def test_what_was_asked_of_who_left_is_asked_again() -> None:
+    model, known = PulledModel({"all": False}), placed()
+    model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
+    asked = Step()
+    assert model.ask_for_absent(known, asked)
+    first = [(e.to, e.others) for e in asked.effects if isinstance(e, Call)]
+    assert first == [(STAYS, (GOES,)), (GOES, (STAYS,))] * 2
+    assert model.is_pulling
+    moved = follow_shards(Step(), known, left(), ROSTER, Outbox(), model)
+    again = Step()
+    assert model.ask_for_absent(moved, again)
+    assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
+    assert [block for _, block in pulls(again)] == [block for _, block in pulls(asked)]
+
+
+def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
+    """A second request would double the traffic on links that are busy."""
+    before = Placement.by_block(1, SHARDS, {"all": [(STAYS,), (GOES,), (STAYS,), (GOES,)]})
+    both = Placement.by_block(2, SHARDS, {"all": [(STAYS, GOES), (GOES,), (STAYS,), (GOES,)]})
+    over = Placement.by_block(3, SHARDS, {"all": [(GOES,), (GOES,), (STAYS,), (GOES,)]})
+    known = Pinned.of(RunPinned(RUN, before, ADDRESSES))
+    model, asked = PulledModel({"all": False}), list[list[tuple[str, int]]]()
+    model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
+    for placement in (before, both, over):
+        told = replace(configure(COPIED), placement=placement)
+        known = follow_shards(Step(), known, told, ROSTER, Outbox(), model)
+        step = Step()
+        assert model.ask_for_absent(known, step)
+        asked.append(pulls(step))
+    assert [len(each) for each in asked] == [4, 0, 1]
+    assert asked[2] == [(GOES, 0)]
+
+
+def test_a_placement_that_is_none_is_refused() -> None:
+    strange = replace(PLACEMENT, epoch=2, groups=(GroupPlacement("all", ("c1",) * 4),))
+    with pytest.raises(WrongRun, match="no placement of this run's blocks"):
+        follow_shards(
+            Step(), placed(), replace(left(), placement=strange), ROSTER, Outbox(), PulledModel()
+        )
