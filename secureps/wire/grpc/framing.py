@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import numpy as np
 
 from secureps.crypto.identity import Credentials, check_name, tls_name
 from secureps.errors import (
@@ -416,33 +417,31 @@ class PartialPayload:
     """The received part of a payload, which may come over several connections."""
 
     def __init__(self) -> None:
-        self.digest, self._length = b"", 0
-        self._bytes = bytearray()
-
-    @property
-    def have(self) -> int:
-        return len(self._bytes)
+        self.digest, self.have = b"", 0
+        self._room = memoryview(b"")
 
     def begin(self, digest: bytes, length: int) -> None:
         """Prepares for a payload; drops the part of another payload."""
-        if (digest, length) != (self.digest, self._length):
-            self.digest, self._length = digest, length
-            self._bytes = bytearray()
+        if self.digest != digest or length != len(self._room):
+            self.digest, self.have = digest, 0
+            self._room = np.empty(length, np.uint8).data
 
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes; Malformed if there are none, Oversized if they are too many."""
         if not piece:
             raise Malformed("an empty piece of payload")
-        if self.have + len(piece) > self._length:
-            raise Oversized(f"more than the announced {self._length} bytes of payload")
-        self._bytes += piece
+        end, length = self.have + len(piece), len(self._room)
+        if end > length:
+            raise Oversized(f"more than the announced {length} bytes of payload")
+        self._room[self.have : end] = piece
+        self.have = end
 
     def whole(self) -> memoryview:
         """Returns the payload; Malformed if bytes are missing."""
-        if self.have < self._length:
-            missing = f"instead of the announced {self._length}"
+        if self.have < len(self._room):
+            missing = f"instead of the announced {len(self._room)}"
             raise Malformed(f"{self.have} bytes of payload {missing}")
-        return memoryview(self._bytes).toreadonly()
+        return self._room.toreadonly()
 
 
 # --- errors -----------------------------------------------------------------------
