@@ -62,11 +62,6 @@ def state_of(simulation: Simulation, client: str) -> str:
     return next(each.state for each in status_of(simulation).members if each.name == client)
 
 
-def troubled(simulation: Simulation) -> dict[str, str]:
-    """What the status says of servers' disks."""
-    return {each.name: each.trouble for each in status_of(simulation).servers if each.trouble}
-
-
 def dropped(simulation: Simulation) -> list[Any]:
     fates = simulation.coordinator.federation.fates
     return [id for id, fate in fates.items() if fate.outcome == "dropped"]
@@ -96,18 +91,6 @@ class GuardedJournal(MemoryJournal):
         super().append(at, records)
 
 
-def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], bool]) -> None:
-    """Plays a run with a disk that is full from a version on until that was `shown`."""
-    simulation.run(lambda: simulation.versions()["all"] >= version)
-    disk.full = True
-    simulation.run(lambda: disk.refusals > 2 and shown())
-    disk.full = False
-    simulation.run()
-    assert troubled(simulation) == {}
-    assert dropped(simulation) == []
-    assert same(simulation.model(), unharmed()[0])
-
-
 @pytest.mark.parametrize("party", ["shard-1", "coordinator"])
 def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,7 +110,14 @@ def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
         said = f"{party} waits for its own disk: "
         return all(said in each.reason for each in status.groups)
 
-    play(simulation, disk, 1, shown)
+    simulation.run(lambda: simulation.versions()["all"] >= 1)
+    disk.full = True
+    simulation.run(lambda: disk.refusals > 2 and shown())
+    disk.full = False
+    simulation.run()
+    assert not any(each.trouble for each in status_of(simulation).servers)
+    assert dropped(simulation) == []
+    assert same(simulation.model(), unharmed()[0])
 
 
 @pytest.mark.parametrize("what", ["journal", "outbox"])
