@@ -38,8 +38,6 @@ from tests.kits.cheats import (
     cohorts,
     holders_allow_all,
     journalled,
-    lies,
-    small_error,
     spoil_one,
     spoils,
     until,
@@ -399,22 +397,6 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     signed = dataclasses.replace(again, signature=key.sign(*signing_bytes(again)))
     with pytest.raises(Refused, match="left out of this run: client-05 spoils cohorts"):
         say("client-05", requests.Submit(signed))
-
-
-@pytest.mark.slow
-def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
-    """Three answers of four holders do not prove that they are right."""
-    simulation = federation(tmp_path, versions=3)
-    until(simulation, Phase.COLLECTING)
-    simulation.kill("holder-3")
-    lies(simulation, "holder-1", small_error, times=1)
-    simulation.run()
-    assert simulation.versions() == {"all": 3}
-    (record,) = journalled(simulation, coordinator_records.CohortBurnt)
-    assert not record.spoilt
-    assert [len(each.members) for each in cohorts(simulation)] == [10, 10, 5, 10]
-    assert simulation.coordinator.federation.isolated == {}
-    holders_allow_all(simulation, MINIMUM)
 
 
 @pytest.mark.slow
