@@ -42,10 +42,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "client.flower.trainer:bind_seed",
         "client.torch_ranks:send_order",
         "crypto.bfv_seal:BfvOpener.pieces",
-        "crypto.bfv_seal:_Ring.save",
         "crypto.identity:check_identity_key",  # 32 bytes, in parsers that are tried
         "run.initial_schema:read_schema",  # a file that who types the command names
-        "crypto.sampling:Stream.state",
         "crypto.identity:",
         "crypto.identity:_signed_by",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it

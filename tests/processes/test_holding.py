@@ -41,7 +41,7 @@ class Sites(Processes):
     def both(self, name: str) -> dict[str, psutil.Process]:
         """The two processes of a site that run now, by their parties' names."""
         found = {}
-        for each in psutil.Process(self.pid(name)).children():
+        for each in psutil.Process(self.pid(name)).children(recursive=True):
             words = each.cmdline()
             if "keyholder" in words:
                 found[site_holder(name)] = each
