@@ -14,7 +14,7 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import WatchLost
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
-from tests.kits.roles_kit import SHARDS, SPARE, collecting, make_plan
+from tests.kits.roles_kit import CLIENTS, SHARDS, SPARE, collecting, make_plan
 
 
 def test_who_contributed_longest_ago_is_asked_first_and_lots_are_drawn_for_each_cohort() -> None:
@@ -90,11 +90,13 @@ def test_no_client_has_very_many_looked_at_by_each_word(monkeypatch: pytest.Monk
         assert len(looks) == (len(words) if crowd else 0)
     world.give(SHARDS[0], WatchLost())
     assert len(looks) == 1, "servers are few"
-    world.give("c0", requests.Heartbeat("c0"))
-    wake = world.coordinator.wake()
-    assert wake is not None
-    assert wake <= world.now + 1.0
-    world.at(wake)
+    monkeypatch.setattr(coordinator, "LOOKED_AT", len(world.federation.members))
+    first = world.now
+    for client in CLIENTS:
+        world.give(client, requests.Heartbeat(client))
+        assert world.coordinator.wake() == first + 1.0, "later words put the look off no more"
+        world.now += 0.25
+    world.at(first + 1.0)
     assert len(looks) == 2
 
 
