@@ -100,6 +100,17 @@ def test_no_client_has_very_many_looked_at_by_each_word(monkeypatch: pytest.Monk
     assert len(looks) == 2
 
 
+def test_who_sits_out_or_has_spent_its_budget_takes_no_part() -> None:
+    """Otherwise it would enter again at each look, and be asked, and leave."""
+    world = collecting("plain")
+    tx, group = world.coordinator._tx(world.now), world.group()
+    assert tx.present(group) == set(CLIENTS)
+    group.members.spent.add("c0")
+    assert tx.present(group) == {"c1", "c2"}
+    group.sitting_out = frozenset({"c1"})
+    assert tx.present(group) == {"c2"}
+
+
 def update(sequence: int, client: str = "c0") -> SubmissionId:
     return SubmissionId(client, "all", sequence)
 
