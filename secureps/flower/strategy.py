@@ -88,6 +88,7 @@ from secureps.errors import (
     from_wire,
     naming,
 )
+from secureps.exhaustion import disable_core_dumps
 from secureps.flower import post
 from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
@@ -203,7 +204,10 @@ class Aggregator:
             starting.callback(self._closing.close)
             self._closing.enter_context(durability.skip_waits(self.simulated))
             self._start(COORDINATOR)
-            for name in (*shard_names(self.plan.section.shards), *self._own_holders()):
+            holders = self._own_holders()
+            if holders and not self.simulated:
+                disable_core_dumps()  # as a key holder's own process does
+            for name in (*shard_names(self.plan.section.shards), *holders):
                 self._start(name)
             starting.pop_all()
         return self

@@ -428,8 +428,6 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
     return hasher.digest()
 
 
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of reading a damaged header."""
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 

@@ -288,7 +288,8 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     def read_only(_: str) -> None:
         raise OSError("Read-only file system")
 
-    result = FitResult({}, 7, {}, 1)
+    trained = np.ones(5, np.float32)
+    result = FitResult({"bias": trained}, 7, {}, 1)
     monkeypatch.setattr(own, "_train", lambda *_: (result, 2.0))
     drafts_by_rote(own, monkeypatch, seal)
     if not deletes:
@@ -299,6 +300,8 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     assert own._early is not None
     assert own._early[0] is task
     assert own._early[2] == 2.0
+    trained[:] = 2.0  # the trainer's own array, and only one update of a version may leave
+    assert own._early[1].parameters["bias"].tolist() == [1.0] * 5
     assert own._outbox.keys("") == ([] if deletes else sorted(h.key for h in made.headers))
 
 

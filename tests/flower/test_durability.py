@@ -80,21 +80,28 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
 def test_key_holders_whose_keys_are_in_the_kit_are_run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In deployment and in a simulation; not where nodes relay to them."""
+    """In deployment and in a simulation; not where nodes relay to them.
+
+    If this process crashes, no core file gets their keys.
+    """
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
     part(kit, tmp_path / "server", "coordinator", "shard-0", "holder-1")
-    told = list[object]()
+    told, guarded = list[object](), list[str]()
     monkeypatch.setattr(post.log, "info", lambda *said: told.append(said[1]))
+    disabled = "secureps.flower.strategy.disable_core_dumps"
+    monkeypatch.setattr(disabled, lambda: guarded.append("once"))
     for own_kit, listen, own in (
         (kit, "127.0.0.1:0", ["holder-0", "holder-1", "holder-2"]),
         (tmp_path / "server", "127.0.0.1:0", ["holder-1"]),
         (tmp_path / "server", "", []),
     ):
         servers = Aggregator(plan, own_kit, tmp_path / f"run-{len(own)}", listen, False)
+        guarded.clear()
         with servers:
             holders = servers.kit.roster.names("holder")
             assert sorted(holders & servers._parties.keys()) == own
+            assert guarded == ["once"] * bool(own)
             assert servers.relayed_holders == (frozenset() if listen else holders)
     assert told == ["holder-0", "holder-2"]
 

@@ -1,5 +1,6 @@
 """A payload's memory is freed at once after its use, without a garbage collection."""
 
+import errno
 import gc
 import weakref
 from collections.abc import Iterator
@@ -141,6 +142,26 @@ def test_payloads_that_wait_for_who_left_make_room() -> None:
     answer.set_result(Stored(SEND.header.digest))
     stage.play()
     assert heard(stage) == ["here"]
+
+
+@pytest.mark.parametrize("fault", [KeyError("k"), OSError(errno.EIO, "the disk")])
+def test_payloads_that_cannot_be_read_make_room(fault: Exception) -> None:
+    """One that was settled meanwhile is gone for good; a disk may work again."""
+    gone = [replace(SEND, header=replace(SEND.header, block=k)) for k in range(PAYLOADS_IN_FLIGHT)]
+    calls: list[Effect] = [Call("there", each, attach="gone") for each in gone]
+    calls.append(Call("there", OWN, attach="k"))
+    stage = Stage(lambda s, e: Step([], calls if s == "a" else []))
+
+    def fetch(key: str) -> bytes:
+        if key == "gone":
+            raise fault
+        return b"own"
+
+    stage.worker.fetch = fetch  # type: ignore[method-assign]
+    stage.ask()
+    stage.play()
+    ((_, message, _),) = stage.line.calls
+    assert message == replace(OWN, payload=b"own")
 
 
 def test_what_others_can_answer_is_asked_of_them() -> None:

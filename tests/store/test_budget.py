@@ -296,6 +296,15 @@ def test_a_client_whose_budget_is_spent_ends_and_does_not_rest(tmp_path: Path) -
         worker.work(Contribute((), (), (Aim("all", 0, 0),)))
 
 
+def test_a_ledger_that_is_taken_away_is_missed_before_a_training_in_vain(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", 4.0)
+    charge(ledger, ONE, spent(0))
+    assert len(ledger.rows()) == 1
+    ledger.path.unlink()
+    with pytest.raises(DamagedStore, match="missing or empty, and 1 rows were written"):
+        ledger.refuse_spent(ONE, [spent(1)])
+
+
 def test_of_a_folder_its_ledgers_are_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "ledgers" / "client-00.db"
     charge(BudgetLedger(path), ONE, spent(0))

@@ -424,6 +424,7 @@ def tensor(**changes: object) -> dict[str, object]:
         b"",
         b"\xff" * 20,
         framed(b"{"),
+        framed(b"[" * 100_000),
         framed([1]),
         framed(tensor(dtype="BF16")),
         framed(tensor(shape=[3])),

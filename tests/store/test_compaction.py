@@ -83,7 +83,7 @@ def test_numbers_and_digests_go_on_and_what_is_told_stays(twins: Twins, seed: in
     rng, folded = random.Random(seed), 0
     for step in range(60):
         makes = [rng.choice((told, untold)) for _ in range(rng.randrange(1, 5))]
-        twins.append(float(step), [make(step) for make in makes])
+        twins.append(step / 3, [make(step) for make in makes])
         assert twins.compacted.mark == twins.whole.mark
         if rng.random() < 0.2:
             folded = twins.compacted.mark.seq

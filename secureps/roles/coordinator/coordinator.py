@@ -116,7 +116,7 @@ them lets the receipt into a cohort. A status may say for so long what groups wa
 
 CROWD, LOOKED_AT = 1000, 50_000
 """With more than CROWD members, groups are looked at once in a while instead of after each message
-of a member, so that LOOKED_AT members are looked at in a second."""
+of a client, so that LOOKED_AT members are looked at in a second."""
 
 
 class Coordinator(Seat):
@@ -254,7 +254,8 @@ class Coordinator(Seat):
                 self._say_of_server(tx, sender, "is away")
                 if self.plan.section.replicas == 1:
                     return tx.step
-                return self._close_turn(tx)  # a shard leaves the run if it stays away
+                # a shard leaves the run if it stays away
+                return self._close_turn(tx, self._patience(tx, sender, event))
             case WorkFailed(_, error) | Failed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
             case Answered():  # from another coordinator
@@ -463,13 +464,15 @@ class Coordinator(Seat):
         """Returns for how many seconds an event need not move any group.
 
         A look at all groups takes as long as there are members. Where these are very many, one look
-        serves all of their messages in a moment, and all that holders say of their updates.
+        serves all that clients, members or not, say in a moment, and all that holders say of their
+        updates.
         """
         if tx.quiet:
             return LOOK_AGAIN
-        members = self.federation.members
-        by_many = sender in members or isinstance(event, requests.Examined)
-        return len(members) / LOOKED_AT if by_many and len(members) > CROWD else 0.0
+        many = len(self.federation.members)
+        clients = self._settings.roster.names("client")
+        by_many = sender in clients or isinstance(event, requests.Examined)
+        return many / LOOKED_AT if by_many and many > CROWD else 0.0
 
     def _close_turn(self, tx: Transaction, patience: float = 0.0) -> Step:
         """Moves every group as far as it can go, now or when this patience has ended."""

@@ -163,7 +163,9 @@ class Supervisor:
                 left = [process for process in left if process.signal(0)]
         finally:
             left = [process for process in left if process.signal(signal.SIGKILL)]
-            while any(process.signal(0) for process in left):
+            # Without the launcher they may stay zombies: not every first process reaps orphans.
+            until = time.monotonic() + self._grace
+            while any(process.signal(0) for process in left) and time.monotonic() < until:
                 time.sleep(_TICK)
             for log in map(self._log, self._running):
                 with suppress(OSError):

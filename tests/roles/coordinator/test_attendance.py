@@ -1,17 +1,20 @@
 """Whom a group without rounds asks first, how seldom very many are looked at, and their clocks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import requests
 from secureps.messages.submission import Base, SubmissionId
 from secureps.roles.coordinator import coordinator, scheduler
 from secureps.roles.coordinator.group import GroupState, Members, Phase
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import WatchLost
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
-from tests.kits.roles_kit import make_plan
+from tests.kits.roles_kit import CLIENTS, SHARDS, SPARE, collecting, make_plan
 
 
 def test_who_contributed_longest_ago_is_asked_first_and_lots_are_drawn_for_each_cohort() -> None:
@@ -59,6 +62,53 @@ def test_very_many_members_are_looked_at_once_a_moment(
     seldom = played(60, 59, tmp_path / "many", monkeypatch)
     assert often[1] == seldom[1] == 20, "the work is the same"
     assert seldom[0] < often[0] - 60, "there is no look for each who joins"
+
+
+def test_no_client_has_very_many_looked_at_by_each_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that has not joined, nor one whose connection comes and goes."""
+    world = collecting("plain", replicas=2)
+    looks = list[str]()
+    advance = scheduler.advance
+
+    def counted(tx: Transaction) -> float | None:
+        looks.append("")
+        return advance(tx)
+
+    monkeypatch.setattr(scheduler, "advance", counted)
+    words: list[tuple[str, Any]] = [
+        (SPARE, requests.AskRun()),
+        (SPARE, requests.AskStatus()),
+        (SPARE, requests.Heartbeat(SPARE)),
+        ("c0", requests.Heartbeat("c0")),
+        ("c0", WatchLost()),
+    ]
+    for crowd in (len(world.federation.members), 0):
+        monkeypatch.setattr(coordinator, "CROWD", crowd)
+        looks.clear()
+        for word in words:
+            world.give(*word)
+        assert len(looks) == (len(words) if crowd else 0)
+    world.give(SHARDS[0], WatchLost())
+    assert len(looks) == 1, "servers are few"
+    monkeypatch.setattr(coordinator, "LOOKED_AT", len(world.federation.members))
+    first = world.now
+    for client in CLIENTS:
+        world.give(client, requests.Heartbeat(client))
+        assert world.coordinator.wake() == first + 1.0, "later words put the look off no more"
+        world.now += 0.25
+    world.at(first + 1.0)
+    assert len(looks) == 2
+
+
+def test_who_sits_out_or_has_spent_its_budget_takes_no_part() -> None:
+    """Otherwise it would enter again at each look, and be asked, and leave."""
+    world = collecting("plain")
+    tx, group = world.coordinator._tx(world.now), world.group()
+    assert tx.present(group) == set(CLIENTS)
+    group.members.spent.add("c0")
+    assert tx.present(group) == {"c1", "c2"}
+    group.sitting_out = frozenset({"c1"})
+    assert tx.present(group) == {"c2"}
 
 
 def update(sequence: int, client: str = "c0") -> SubmissionId:

@@ -1,5 +1,6 @@
 """Processes of a launcher: forks and new interpreters, which are alike and outlive nobody."""
 
+import ctypes
 import json
 import os
 import signal
@@ -176,6 +177,25 @@ def test_where_the_launcher_is_killed_the_supervisor_ends_its_processes(
                 until(lambda: bool(supervisor.poll()))
         until(lambda: not psutil.pid_exists(process.pid))
         until(lambda: not psutil.pid_exists(alone.pid))
+
+
+def test_where_nobody_reaps_orphans_the_supervisor_ends_all_the_same(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """As in a container whose first process is the supervisor's own."""
+    prctl, subreaper = ctypes.CDLL(None).prctl, 36
+    assert prctl(subreaper, 1, 0, 0, 0) == 0
+    try:
+        with Supervisor(tmp_path, grace=0.3) as supervisor:
+            supervisor.start(program(environment, "ends", "stay"))
+            until(lambda: supervisor.poll() == () and supervisor.tail("ends") == ("up",))
+            (process,) = (each.process for each in supervisor._running.values())
+            assert process is not None
+            assert process.pid is not None
+            psutil.Process(process.pid).parent().kill()
+        assert os.waitpid(process.pid, 0)[1] == signal.SIGTERM
+    finally:
+        prctl(subreaper, 0, 0, 0, 0)
 
 
 def test_a_supervisor_restarts_forks_and_leaves_none(

@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import ERRORS, Busy, Conflict, Malformed, from_wire
+from secureps.errors import ERRORS, Busy, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Heartbeat, PutBlock, Refusal
 from secureps.messages.submission import SubmissionId
@@ -89,3 +89,17 @@ def test_an_empty_piece_of_a_payload_is_refused() -> None:
     part.begin(b"digest", 4)
     with pytest.raises(Malformed, match="an empty piece"):
         part.add(b"")
+
+
+@pytest.mark.parametrize(("digest", "length"), [(b"another", 4), (b"digest", 5)])
+def test_no_payload_goes_on_from_a_part_of_another(digest: bytes, length: int) -> None:
+    """A server may have made it anew since the break."""
+    part = framing.PartialPayload()
+    part.begin(b"digest", 4)
+    part.add(b"abc")
+    part.begin(b"digest", 4)
+    assert part.have == 3
+    part.begin(digest, length)
+    assert part.have == 0
+    with pytest.raises(Oversized, match=f"more than the announced {length} bytes"):
+        part.add(bytes(length + 1))

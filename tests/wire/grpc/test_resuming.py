@@ -349,6 +349,20 @@ def test_what_there_is_no_memory_for_takes_no_room() -> None:
     assert intake.bytes_held == 10
 
 
+def test_bytes_that_count_no_more_are_held_no_more() -> None:
+    """A call may go on for a minute after its bytes were handed over, or made room for others."""
+    intake = Uploads(120, 40)
+    whole, idle = begun(intake, put(bytes(40))), begun(intake, put(b"x" * 40))
+    give(whole, bytes(40))
+    whole.hand_over(EchoServer())
+    with idle:
+        give(idle, b"x" * 10)
+    for sender in "bcd":
+        give(begun(intake, put(b"y" * 40, sender), sender), b"y" * 40)
+    assert intake.bytes_held == 120
+    assert (whole.have, idle.have) == (0, 0)
+
+
 def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
@@ -358,6 +372,16 @@ def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.Monkey
     with pytest.raises(MemoryError):
         sent(intake, message, bytes(message.payload))
     assert intake.bytes_held == 0
+
+
+def test_no_room_is_made_for_a_payload_that_is_announced_as_too_long(
+    link: Link, collected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secureps.wire.grpc.client.PAYLOAD_LIMIT", SIZE - 1)
+    _, transport = link()
+    with pytest.raises(Oversized, match=f"announces {SIZE} bytes, more than {SIZE - 1}"):
+        transport.call("shard-0", get(SIZE)).result(PATIENCE)
+    assert collected == []
 
 
 def test_a_pull_that_has_to_wait_goes_on_where_it_was(

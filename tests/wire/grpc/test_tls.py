@@ -236,6 +236,26 @@ def test_a_kit_that_is_copied_once_more_is_no_new_certificate(
     assert "eve has a new certificate" in caplog.text
 
 
+def test_whoever_connects_has_no_file_read_each_time(
+    kit: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection asks for the certificate, and strangers connect too."""
+    now, loads = [0.0], list[str]()
+    files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
+
+    def lost(_: Path, name: str, *__: object) -> Credentials:
+        loads.append(name)
+        raise KitError("the same as before")
+
+    monkeypatch.setattr("secureps.store.keyring.load_credentials", lost)
+    for _ in range(3):
+        now[0] += LOOK
+        for _ in range(5):
+            files()
+    assert loads == ["eve"] * 3
+    assert caplog.text.count("the same as before") == 1
+
+
 def test_a_damaged_renewal_is_told_and_changes_nothing(
     kit: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
