@@ -41,7 +41,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import numpy as np
 
 from secureps.crypto.identity import Credentials, check_name, tls_name
 from secureps.errors import (
@@ -417,31 +416,33 @@ class PartialPayload:
     """The received part of a payload, which may come over several connections."""
 
     def __init__(self) -> None:
-        self.digest, self.have = b"", 0
-        self._room = memoryview(b"")
+        self.digest, self._length = b"", 0
+        self._bytes = bytearray()
+
+    @property
+    def have(self) -> int:
+        return len(self._bytes)
 
     def begin(self, digest: bytes, length: int) -> None:
         """Prepares for a payload; drops the part of another payload."""
-        if self.digest != digest or length != len(self._room):
-            self.digest, self.have = digest, 0
-            self._room = np.empty(length, np.uint8).data
+        if (digest, length) != (self.digest, self._length):
+            self.digest, self._length = digest, length
+            self._bytes = bytearray()
 
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes; Malformed if there are none, Oversized if they are too many."""
         if not piece:
             raise Malformed("an empty piece of payload")
-        end, length = self.have + len(piece), len(self._room)
-        if end > length:
-            raise Oversized(f"more than the announced {length} bytes of payload")
-        self._room[self.have : end] = piece
-        self.have = end
+        if self.have + len(piece) > self._length:
+            raise Oversized(f"more than the announced {self._length} bytes of payload")
+        self._bytes += piece
 
     def whole(self) -> memoryview:
         """Returns the payload; Malformed if bytes are missing."""
-        if self.have < len(self._room):
-            missing = f"instead of the announced {len(self._room)}"
+        if self.have < self._length:
+            missing = f"instead of the announced {self._length}"
             raise Malformed(f"{self.have} bytes of payload {missing}")
-        return self._room.toreadonly()
+        return memoryview(self._bytes).toreadonly()
 
 
 # --- errors -----------------------------------------------------------------------
