@@ -47,6 +47,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.buffers import Buffers
 from secureps.client.initial_model import (
     LocalTensors,
     Tensors,
@@ -146,6 +147,9 @@ from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.spool import Spool
 
+_BUFFERS = Buffers(8 << 20)
+"""Buffers for sealed blocks, shared by all clients of this process."""
+
 LARGE = 1 << 20
 """From this many values on, free memory is returned before a pulled model is copied."""
 
@@ -244,6 +248,7 @@ class ClientWorker(Worker):
         """A trainer in another process, which can begin before its result is needed. The client
         then calls `fit` or `evaluate` with the same arguments, or not at all."""
         self._noted = set[str]()
+        self._buffers = _BUFFERS
         self._frozen: Tensors = {}
         self._sealer = OutboxSealer(
             site.identity,
@@ -301,8 +306,8 @@ class ClientWorker(Worker):
         made = delta.follow(base, changes, request.version).astype("<f4", copy=False)
         return made.data.cast("B")
 
-    def fetch(self, key: str) -> bytes:
-        return self._outbox.get(key)
+    def fetch(self, key: str) -> memoryview:
+        return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> Done | Contributed | Leave | None:
         with self._sealer.all_or_none():
@@ -483,6 +488,7 @@ class ClientWorker(Worker):
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if sum(map(len, self.pulled.values())) >= LARGE:
+            self._buffers.free_kept()
             give_back_free()
         self._check_start(task)
 

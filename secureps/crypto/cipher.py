@@ -158,8 +158,13 @@ class Adder(abc.ABC):
         check_length(f"{self.called} total", total, self.total_bytes(slots))
         self._check_total(total)
 
-    def zero(self, slots: int) -> Accumulator:
-        return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
+    def zero(self, slots: int, room: memoryview | None = None) -> Accumulator:
+        """Returns an empty sum, in `room` if given: `total_bytes(slots)` bytes of any content."""
+        if room is None:
+            return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
+        sums = np.frombuffer(room, np.uint64)
+        sums.fill(0)
+        return Accumulator(slots, sums)
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
         """Adds weight times a block that has passed `check`, in place.

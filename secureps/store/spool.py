@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.atomic_file import fresh_file, hash_pieces, make_directory, put_in_place, sync
@@ -52,6 +53,12 @@ class Spool(Protocol):
 
     def get(self, key: str) -> bytes:
         """Returns the payload; KeyError if there is none."""
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        """Returns a read-only view of a payload; KeyError if there is none.
+
+        A payload that was on disk is read into a buffer from `buffers`.
+        """
 
     def has(self, key: str) -> bool:
         """True if there is a payload."""
@@ -96,6 +103,9 @@ class MemorySpool:
 
     def get(self, key: str) -> bytes:
         return self._payloads[check_key(key)]
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        return memoryview(self.get(key))
 
     def has(self, key: str) -> bool:
         return check_key(key) in self._payloads
@@ -159,12 +169,23 @@ class DiskSpool:
             raise DiskFailed(f"{self._root}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
-        """Reads instead of mapping: a failing disk is then an OSError, not a SIGBUS."""
         try:
             with open_to_read(self.path(key)) as file:
                 return file.read()
         except FileNotFoundError:
             raise KeyError(key) from None
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        """Reads instead of mapping: a failing disk is then an OSError, not a SIGBUS."""
+        try:
+            with open_to_read(self.path(key), buffered=False) as file:
+                room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))
+                have = 0
+                while count := file.readinto(room[have:]):
+                    have += count
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        return room[:have].toreadonly()
 
     def has(self, key: str) -> bool:
         with count_wait():

@@ -53,7 +53,7 @@ def _bundle(data: bytes) -> bytes:
 def _read_frame(data: bytes) -> bytes:
     envelope, length, begin = framing.open_frame(data)
     collected = framing.PartialPayload()
-    collected.begin(b"", length)
+    collected._room = memoryview(bytearray(min(length, 1 << 16)))
     if begin:
         collected.add(begin)
     return struct.pack("<IQ", len(envelope), length) + envelope + begin

@@ -54,7 +54,10 @@ SCHEMA = Schema((TensorSpec("values", (MODEL // 4,), "float32"),))
 
 
 class Shift(Walker):
+    worker: ClientWorker
+
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        assert self.worker._buffers.lend_kept(BLOCK) is None
         parameters["values"] += np.float32(0.001)
         return FitResult(parameters, 10, {}, 1)
 
@@ -80,7 +83,10 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     committees = SimpleNamespace(due_for_made=lambda group, version: told, keys=AnnouncedKeys())
     machine = SimpleNamespace(pinned=pinned, committees=committees, is_over=False)
     member = cast(Member, machine)
-    return ClientWorker(site, member, DiskSpool(folder / "outbox"))
+    own = ClientWorker(site, member, DiskSpool(folder / "outbox"))
+    trainer.worker = own
+    own._buffers.lend(BLOCK)  # it comes back at once
+    return own
 
 
 def pulled(own: ClientWorker) -> tuple[bytes, ...]:

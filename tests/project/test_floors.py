@@ -16,7 +16,7 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 BASE = (
-    "arguments compiled errors exhaustion extras file_access files messages/encoding "
+    "arguments buffers compiled errors exhaustion extras file_access files messages/encoding "
     "tracebacks wording"
 )
 

@@ -32,6 +32,7 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 
 STAYS = {
     "client/update._hash_integers": "put in order by `ascontiguousarray`",
+    "buffers.Buffers._wrap": "memory of this process",
     "client/flower/trainer.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.receive_order": "processes of one client, on machines of one kind",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secureps.buffers import Buffers
 from secureps.errors import Malformed, OperatorError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import BlockHeader
@@ -79,6 +80,16 @@ class SpoolContract:
         assert spool.keys() == ["sum/all/1/0"]
         with pytest.raises(Malformed, match="not a key"):
             spool.cache("sum all", b"")
+
+    def test_it_is_read_into_a_buffer(self, spool: Spool) -> None:
+        buffers = Buffers(1 << 20)
+        for payload in (b"", b"x", bytes(range(256)) * 5000):
+            spool.put("a/b", payload)
+            read = spool.read("a/b", buffers)
+            assert read == payload == spool.get("a/b")
+            assert read.readonly
+        with pytest.raises(KeyError):
+            spool.read("a/c", buffers)
 
     def test_absent(self, spool: Spool) -> None:
         with pytest.raises(KeyError):
@@ -185,8 +196,9 @@ class TestDiskSpool(SpoolContract):
         os.mkfifo(spool.path("a"))
         end = os.open(spool.path("a"), os.O_RDWR)  # else whoever opened it would wait for this
         os.write(end, b"half")
-        with pytest.raises(OSError, match="no plain file"):
-            spool.get("a")
+        for read in (lambda: spool.read("a", Buffers(0)), lambda: spool.get("a")):
+            with pytest.raises(OSError, match="no plain file"):
+                read()
         os.close(end)
         for keep in (spool.cache, spool.put):
             keep("a", b"again")

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.buffers import Buffers
 from secureps.codec.chain import BlockCode
 from secureps.crypto.cipher import Cipher, Opener, Opening
 from secureps.crypto.sampling import Seed
@@ -89,6 +90,9 @@ from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
 
+BUFFERS = 64 << 20
+"""Bytes of buffers that are reused for payloads and sums of the next cohort."""
+
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
 """First words of the keys of blocks that came with a header."""
 
@@ -109,6 +113,7 @@ class ShardWorker(Worker):
         self._spool = spool
         self._noise = noise
         self._threads = limit.threads
+        self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._own_initial = folders.initial
         self._states = States(state, folders, self._make, limit)
@@ -188,18 +193,18 @@ class ShardWorker(Worker):
                 return super().keep(request, payload, digest)
         return None
 
-    def _payload(self, key: str, digest: bytes) -> bytes:
+    def _payload(self, key: str, digest: bytes) -> memoryview:
         """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
         name = key.removesuffix(f"/{digest.hex()}")
         try:
-            payload = self._spool.get(key)
+            payload = self._spool.read(key, self._buffers)
         except (KeyError, OSError) as error:
             raise DamagedStore(f"{self._name}: {name} is gone") from error
         if payload_digest(payload) != digest:
             raise DamagedStore(f"{self._name}: {name} is damaged: its digest is another")
         return payload
 
-    def _block(self, key: str) -> bytes:
+    def _block(self, key: str) -> memoryview:
         return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
     # --- works --------------------------------------------------------------------
@@ -309,7 +314,7 @@ class ShardWorker(Worker):
         """Adds a block over the members; DamagedStore if a member's payload is damaged."""
         adder = self._cipher(cohort.group).adder()
         slots = self._layout(cohort.group).slots(block)
-        total = adder.zero(slots)
+        total = adder.zero(slots, self._buffers.lend(adder.total_bytes(slots)))
         for member, key in zip(cohort.members, keys, strict=True):
             if key is None:
                 raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
@@ -318,7 +323,7 @@ class ShardWorker(Worker):
             adder.add(total, noise, 1)
         return adder.total(total)
 
-    def _read_sum(self, group: str, number: int, block: int) -> bytes | memoryview:
+    def _read_sum(self, group: str, number: int, block: int) -> memoryview:
         """Reads a recorded sum or makes it again; Refused if it and its blocks are damaged."""
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._state.group(group).sums.get(number)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import math
 import random
 import threading
@@ -29,6 +30,7 @@ from typing import Any
 
 from grpc.aio import EOF
 
+from secureps.buffers import Buffers
 from secureps.errors import (
     Busy,
     ClientError,
@@ -368,6 +370,43 @@ async def receive_request(context: Any, claim: Claim, limit: int) -> bytes:
 
 # --- uploads -----------------------------------------------------------------------
 
+HUGE = 2 << 20
+"""Bytes of a huge page, from which a payload gets its whole buffer."""
+LARGE = 5 << 18
+"""Bytes from which a payload is collected in a reused buffer; a shorter one lies in the heap (see
+`service.malloc.PAYLOAD`)."""
+
+
+class PayloadBuffer:
+    """Collects a payload's bytes; takes at most twice the memory of the received bytes."""
+
+    def __init__(self, length: int, buffers: Buffers) -> None:
+        self.have = 0
+        self._length = length
+        self._buffers = buffers
+        self._small = io.BytesIO()
+        self._large: memoryview | None = None
+
+    def add(self, piece: memoryview) -> None:
+        """Adds the next bytes; the caller has checked that they fit."""
+        end = self.have + len(piece)
+        if self._large is None and self._length >= LARGE:
+            enough = end >= min(HUGE, self._length)
+            fresh = self._buffers.lend if enough else self._buffers.lend_kept
+            self._large = fresh(self._length)
+            if self._large is not None:
+                self._large[: self.have] = self._small.getbuffer()
+                self._small = io.BytesIO()
+        if self._large is None:
+            self._small.write(piece)
+        else:
+            self._large[self.have : end] = piece
+        self.have = end
+
+    def whole(self) -> bytes | memoryview:
+        return self._small.getvalue() if self._large is None else self._large.toreadonly()
+
+
 SHARES = 3
 """One sender may take 1/SHARES of the memory; the longest block fits into that."""
 SILENT = 1.0
@@ -391,6 +430,7 @@ class Uploads:
     ) -> None:
         self._limit, self._longest = limit, longest
         self._clock = clock
+        self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
         """Bytes by sender, including whole blocks that the endpoint has not answered yet."""
         self._waiting: list[Upload] = []
@@ -496,13 +536,15 @@ class Upload:
         self._turn: Future[None] = Future()
         self._came = -math.inf
         self._intake = intake
-        self._bytes = bytearray() if before is None else before.take_bytes()
+        self._bytes = (
+            PayloadBuffer(header.length, intake._buffers) if before is None else before.take_bytes()
+        )
         self._known = self.have - at
         """The number of coming bytes that are here already."""
 
     @property
     def have(self) -> int:
-        return len(self._bytes)
+        return self._bytes.have
 
     @property
     def reading(self) -> bool:
@@ -562,7 +604,7 @@ class Upload:
             self._intake._take(self, len(news))
             self._known -= len(piece) - len(news)
             try:
-                self._bytes += news
+                self._bytes.add(news)
             except BaseException:  # such as MemoryError: do not count bytes that were not stored
                 self._intake._release(self.sender, len(news))
                 raise
@@ -575,7 +617,7 @@ class Upload:
             if self.have < length:
                 raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
             del self._intake._uploads[self.sender, self.header]
-            whole = PutBlock(self.header, memoryview(self.take_bytes()).toreadonly())
+            whole = PutBlock(self.header, self.take_bytes().whole())
 
         def give(_: object = None) -> None:
             with self._intake._lock:
@@ -591,8 +633,8 @@ class Upload:
         answer.add_done_callback(give)
         return answer
 
-    def take_bytes(self) -> bytearray:
-        held, self._bytes = self._bytes, bytearray()
+    def take_bytes(self) -> PayloadBuffer:
+        held, self._bytes = self._bytes, PayloadBuffer(self.header.length, self._intake._buffers)
         return held
 
     def _drop(self) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import grpc
 
+from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
 from secureps.errors import Busy, InternalError, Oversized, SecurepsError, Unreachable
 from secureps.exhaustion import name_limit
@@ -240,6 +241,8 @@ def _fit_together(tells: Sequence[_Tell]) -> bool:
 
 PAYLOAD_LIMIT = 1 << 30
 """The most bytes of a payload from a server."""
+KEPT = 8 << 20
+"""Bytes of buffers that are reused for later payloads."""
 BEAT = 5.0
 """Seconds between two heartbeats to a watched coordinator with several addresses."""
 ELSEWHERE = 10.0
@@ -289,6 +292,7 @@ class GrpcTransport:
         self._tells = Tells(self._tell, self._to_error, self._settle)
         self._liveness = Liveness()
         self._stalls = Stalls(timeout)
+        self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
         """At most LANES partly received payloads, by server and request."""
         self._met: set[str] = set()
@@ -524,7 +528,7 @@ class GrpcTransport:
                 raise InternalError(f"{to} answered with a {type(reply).__name__}")
             if length > PAYLOAD_LIMIT:
                 raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
-            here.begin(reply.digest, length)
+            here.begin(reply.digest, length, self._buffers)
             if here.have != offset:
                 raise Unreachable(f"{to} replaced the payload during this download: ask anew")
             progress.note_movement()

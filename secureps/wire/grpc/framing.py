@@ -42,6 +42,7 @@ from typing import Any
 
 import grpc
 
+from secureps.buffers import Buffers
 from secureps.crypto.identity import Credentials, check_name, tls_name
 from secureps.errors import (
     Busy,
@@ -416,33 +417,31 @@ class PartialPayload:
     """The received part of a payload, which may come over several connections."""
 
     def __init__(self) -> None:
-        self.digest, self._length = b"", 0
-        self._bytes = bytearray()
+        self.digest, self.have = b"", 0
+        self._room = memoryview(b"")
 
-    @property
-    def have(self) -> int:
-        return len(self._bytes)
-
-    def begin(self, digest: bytes, length: int) -> None:
+    def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
         """Prepares for a payload; drops the part of another payload."""
-        if (digest, length) != (self.digest, self._length):
-            self.digest, self._length = digest, length
-            self._bytes = bytearray()
+        if self.digest != digest or length != len(self._room):
+            self.digest, self.have = digest, 0
+            self._room = buffers.lend(max(1, length))[:length]
 
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes; Malformed if there are none, Oversized if they are too many."""
         if not piece:
             raise Malformed("an empty piece of payload")
-        if self.have + len(piece) > self._length:
-            raise Oversized(f"more than the announced {self._length} bytes of payload")
-        self._bytes += piece
+        end, length = self.have + len(piece), len(self._room)
+        if end > length:
+            raise Oversized(f"more than the announced {length} bytes of payload")
+        self._room[self.have : end] = piece
+        self.have = end
 
     def whole(self) -> memoryview:
         """Returns the payload; Malformed if bytes are missing."""
-        if self.have < self._length:
-            missing = f"instead of the announced {self._length}"
+        if self.have < len(self._room):
+            missing = f"instead of the announced {len(self._room)}"
             raise Malformed(f"{self.have} bytes of payload {missing}")
-        return memoryview(self._bytes).toreadonly()
+        return self._room.toreadonly()
 
 
 # --- errors -----------------------------------------------------------------------

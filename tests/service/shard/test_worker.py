@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from secureps.buffers import Buffers
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DamagedStore, InternalError, KitError, Malformed, NotFinite, Refused
 from secureps.messages import records, shard_records
@@ -143,11 +144,11 @@ def test_without_one_members_block_it_is_lost(shop: Shop, monkeypatch: pytest.Mo
     with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
         shop.worker._read_sum("all", 0, 0)
 
-    def fail(key: str) -> bytes:
+    def fail(key: str, buffers: Buffers) -> memoryview:
         raise OSError(errno.EIO, "Input/output error")
 
     shop.takes(IDS[1], 7)
-    monkeypatch.setattr(shop.spool, "get", fail)  # a disk with a bad sector
+    monkeypatch.setattr(shop.spool, "read", fail)  # a disk with a bad sector
     with pytest.raises(Refused, match="is lost: shard-a: update/c0/all/1/0 is gone"):
         shop.worker._read_sum("all", 0, 0)
 

@@ -5,6 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
+from secureps.buffers import Buffers
 from secureps.errors import ERRORS, Busy, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Heartbeat, PutBlock, Refusal
@@ -86,7 +87,7 @@ def test_a_put_begins_with_its_header_alone(message: Any, more: bytes, reason: s
 def test_an_empty_piece_of_a_payload_is_refused() -> None:
     """Whoever sends them would hold a place for ever, as if something moved."""
     part = framing.PartialPayload()
-    part.begin(b"digest", 4)
+    part.begin(b"digest", 4, Buffers(1 << 20))
     with pytest.raises(Malformed, match="an empty piece"):
         part.add(b"")
 
@@ -95,11 +96,11 @@ def test_an_empty_piece_of_a_payload_is_refused() -> None:
 def test_no_payload_goes_on_from_a_part_of_another(digest: bytes, length: int) -> None:
     """A server may have made it anew since the break."""
     part = framing.PartialPayload()
-    part.begin(b"digest", 4)
+    part.begin(b"digest", 4, Buffers(0))
     part.add(b"abc")
-    part.begin(b"digest", 4)
+    part.begin(b"digest", 4, Buffers(0))
     assert part.have == 3
-    part.begin(digest, length)
+    part.begin(digest, length, Buffers(0))
     assert part.have == 0
     with pytest.raises(Oversized, match=f"more than the announced {length} bytes"):
         part.add(bytes(length + 1))

@@ -9,8 +9,10 @@ from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from secureps.buffers import Buffers
 from secureps.errors import (
     Busy,
     Malformed,
@@ -23,8 +25,11 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum, Payload, PutBlock, Stored
 from secureps.wire.grpc import admission, framing, servers
 from secureps.wire.grpc.admission import (
+    HUGE,
+    LARGE,
     SILENT,
     UNFINISHED,
+    PayloadBuffer,
     Upload,
     Uploads,
 )
@@ -332,18 +337,17 @@ def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
     )
 
 
-def test_what_there_is_no_memory_for_takes_no_room() -> None:
+def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     intake = Uploads(100, 100)
     upload = intake.begin("a", put(b"", "a", length=100), 100)
     assert isinstance(upload, Upload)
 
-    class Full(bytearray):
-        def __iadd__(self, piece: object) -> Any:
-            raise MemoryError
+    def refuse(*_: object) -> None:
+        raise MemoryError
 
     with upload:
         give(upload, b"x" * 10)
-        upload._bytes = Full(upload._bytes)
+        monkeypatch.setattr(PayloadBuffer, "add", refuse)
         with pytest.raises(MemoryError):
             give(upload, b"x" * 10)
     assert intake.bytes_held == 10
@@ -499,6 +503,55 @@ def test_more_than_a_payload_has_is_not_pulled() -> None:
     for at in (-1, 11):
         with pytest.raises(Malformed, match=f"byte {at} of 10"):
             cut_payload(reply, dataclasses.replace(get(10), offset=at))
+
+
+@pytest.mark.parametrize("size", [0, 1, HUGE - 1, HUGE, LARGE - 1, LARGE, 3 * HUGE + 5])
+@pytest.mark.parametrize("piece", [1000, 1 << 20, 5 << 20])
+def test_what_came_is_whole_and_read_only(size: int, piece: int) -> None:
+    data, gathering = os.urandom(size), PayloadBuffer(size, Buffers(0))
+    for start in range(0, size, piece):
+        assert gathering.have == start
+        gathering.add(memoryview(data)[start : start + piece])
+    whole = gathering.whole()
+    assert whole == data
+    assert gathering.have == len(whole) == size
+    assert memoryview(whole).readonly
+
+
+def test_a_payload_of_which_little_has_come_takes_little() -> None:
+    """Otherwise one byte of each of many large blocks would take a huge page each."""
+    gathering = PayloadBuffer(1 << 50, Buffers(0))  # more than there is
+    gathering.add(memoryview(bytes(HUGE - 1)))
+    assert gathering.have == HUGE - 1
+    with pytest.raises(MemoryError):
+        gathering.add(memoryview(b"x"))
+
+
+def test_a_large_payload_comes_into_the_buffer_of_one_before() -> None:
+    buffers, seen = Buffers(LARGE), set()
+    for number in range(3):
+        gathering = PayloadBuffer(LARGE, buffers)
+        for _ in range(LARGE // 1024):
+            gathering.add(memoryview(bytes([number]) * 1024))
+        whole = gathering.whole()
+        assert whole == bytes([number]) * LARGE
+        seen.add(np.frombuffer(whole, np.uint8).__array_interface__["data"][0])
+        del gathering, whole
+    assert len(seen) == 1
+
+
+def test_a_large_payload_is_gathered_in_one_place() -> None:
+    """Only the bytes of the first page are copied."""
+    size = 4 * HUGE
+    gathering = PayloadBuffer(size, Buffers(0))
+    gathering.add(memoryview(bytes(HUGE)))
+    first = gathering.whole()
+    gathering.add(memoryview(b"x" * (size - HUGE)))
+    whole = gathering.whole()
+    assert isinstance(first, memoryview)
+    assert isinstance(whole, memoryview)
+    assert first.obj is whole.obj
+    assert first[-1] == whole[-1] == ord("x")
 
 
 @pytest.mark.parametrize("length", [0, 1, framing.SHORTEST, 3 * framing.LONGEST + 7])
