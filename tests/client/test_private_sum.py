@@ -184,6 +184,21 @@ def test_an_index_out_of_range_never_comes_to_a_device_that_would_end_the_proces
                 loss(torch.zeros(1, 3), torch.tensor([wrong]))
 
 
+def test_no_index_of_bags_and_margins_out_of_range_comes_to_such_a_device() -> None:
+    scores, bags = torch.zeros(2, 3), nn.EmbeddingBag(3, 2)
+    with IndicesChecked():
+        bags(torch.tensor([[0, 2]]))
+        functional.multi_margin_loss(scores, torch.tensor([0, 2]))
+        functional.multilabel_margin_loss(scores, torch.tensor([[0, 2, -1], [1, -1, -1]]))
+        for wrong in (-1, 3):
+            with pytest.raises(IndexError, match="embedding_bag: a value is out of range"):
+                bags(torch.tensor([[0, wrong]]))
+            with pytest.raises(IndexError, match="multi_margin_loss: a value is out of range"):
+                functional.multi_margin_loss(scores, torch.tensor([0, wrong]))
+        with pytest.raises(IndexError, match="multilabel_margin_loss: a value is out of range"):
+            functional.multilabel_margin_loss(scores, torch.tensor([[0, 3, -1], [1, -1, -1]]))
+
+
 def test_probabilities_out_of_range_never_come_to_such_a_device_either() -> None:
     with IndicesChecked():
         for wrong in (torch.nan, 1.5):
