@@ -113,7 +113,9 @@ def _norms(gradients: OuterProducts | Tensor) -> Tensor:
     """Computes the L2 norm of each record's gradient; [records]."""
     if isinstance(gradients, OuterProducts):
         return gradients.norms()
-    pieces = [torch.linalg.vector_norm(each, dim=1) for each in gradients.split(PIECE, dim=1)]
+    pieces = [
+        torch.linalg.vector_norm(each, dim=1) for each in torch.split(gradients, PIECE, dim=1)
+    ]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(pieces), dim=0, dtype=torch.float64)
     return norms.to(gradients.dtype)
 
@@ -464,7 +466,7 @@ def choose_gradients(
         log.warning(
             "record privacy: the model takes one record after the other, which is slow, because "
             "torch.func.vmap cannot take it: %s",
-            one_line(error),
+            one_line(error)[:300],
         )
         return alone
 

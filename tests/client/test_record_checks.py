@@ -284,7 +284,7 @@ def test_a_record_of_which_a_mask_leaves_nothing_has_no_finite_loss_and_alone_so
 def test_another_reduction_than_a_mean_is_refused(loss: Any) -> None:
     with pytest.raises(PlanRefused, match="has reduction="):
         losses_of(loss, *example())
-    with pytest.raises(PlanRefused, match="^record privacy: the loss has reduction="):
+    with pytest.raises(PlanRefused, match=r"^record privacy: the loss has reduction="):
         summed(nn.Linear(6, 3), torch.randn(3, 6), torch.tensor([0, 1, 2]), "together", loss)
 
 

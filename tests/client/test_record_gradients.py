@@ -66,6 +66,17 @@ def shared() -> nn.Module:
     return Built(lambda model, x: model.own(model.norm(x)), norm=norm, own=own)
 
 
+def twice_named() -> nn.Module:
+    """One vector under two names of one module."""
+    vector = nn.Parameter(torch.rand(6))
+    return Built(
+        lambda own, x: own.head(x * own.first) * own.again[:3],
+        first=vector,
+        again=vector,
+        head=nn.Linear(6, 3),
+    )
+
+
 def scale(**more: nn.Module) -> nn.Module:
     parts: dict[str, Any] = {"scale": nn.Parameter(torch.rand(6)), "inside": nn.Linear(6, 6)}
     return Built(lambda own, x: own.inside(x * own.scale), **parts | more)
@@ -237,6 +248,7 @@ MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
     "used twice": (lambda: twice(places=False), (6,)),
     "used twice of places": (lambda: twice(places=True), PLACES),
     "shared": (shared, (6,)),
+    "of two names": (twice_named, (6,)),
     "without a formula": (lambda: nn.Sequential(nn.Linear(6, 6), scale(), nn.Linear(6, 3)), (6,)),
     "scalar": (lambda: nn.Sequential(nn.Linear(6, 3), temperature()), (6,)),
     "by name": (named, (6,)),
@@ -471,3 +483,14 @@ def test_a_record_adds_no_more_than_the_bound_where_forward_leaves_autocast_on()
             assert float(length) <= 0.01 * (1 + 1e-6)
     finally:
         torch.set_autocast_enabled("cpu", False)
+
+
+def test_dropout_draws_for_each_record() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(32, 3)).train()
+    x, y = torch.ones(2, 32), torch.zeros(2).long()
+    found = private_sum(model, functional.cross_entropy, make_records(x, y), 1.0).gradients
+    _, gradients = found(x, y)
+    factors = gradients[model[1].weight]
+    assert isinstance(factors, OuterProducts)
+    assert not torch.equal(factors.right[0], factors.right[1])
