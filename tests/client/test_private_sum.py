@@ -134,6 +134,20 @@ def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() ->
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_loss_that_is_not_finite_leaves_its_record_out_though_its_gradient_is(way: str) -> None:
+    def endless(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return (losses + torch.where(targets == 2, torch.inf, 0.0)).mean()
+
+    torch.manual_seed(1)
+    model, x, y = nn.Linear(6, 3), torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    found, left = summed(model, x, y, way, endless)
+    assert left.left_out == 1
+    good = [0, 1, 3]
+    assert torch.equal(found, summed(model, x[good], y[good], way, endless)[0])
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("target", [2.0, torch.nan])
 def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -> None:
     """And draws the same for the others: a model that drops values has the same bits too."""

@@ -18,6 +18,7 @@ from secureps.client.private_sum import (
     private_sum,
     zero_sums,
 )
+from secureps.errors import PlanRefused
 from tests.kits.torch_device import DEVICE
 from tests.kits.torch_models import Built
 
@@ -494,3 +495,19 @@ def test_dropout_draws_for_each_record() -> None:
     factors = gradients[model[1].weight]
     assert isinstance(factors, OuterProducts)
     assert not torch.equal(factors.right[0], factors.right[1])
+
+
+def test_a_layer_that_is_called_once_more_than_in_the_trial_is_refused() -> None:
+    """Its factors would be those of one call alone."""
+    calls = []
+
+    def forward(own: Any, x: Tensor) -> Any:
+        seen = own.layer(x)
+        return own.layer(seen) if calls else seen
+
+    model = Built(forward, layer=nn.Linear(3, 3))
+    x, y = torch.randn(2, 3), torch.tensor([0, 1])
+    found = private_sum(model, functional.cross_entropy, make_records(x, y), 1.0)
+    calls.append(1)
+    with pytest.raises(PlanRefused, match="a layer is called another number of times"):
+        added(found, model, x, y)
