@@ -401,3 +401,15 @@ def test_a_model_that_fails_for_one_record_is_told_what_to_do(function: Any) -> 
     made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
         private_sum(between(function), functional.cross_entropy, made, 1.0)
+
+
+def test_a_record_whose_outputs_have_no_row_adds_nothing_and_ends_no_training() -> None:
+    """Else whoever sees the training end would learn of the record."""
+    own = nn.Linear(6, 3)
+    model = Built(lambda own, x: own.layer(x)[: int(x[0, 0] < 9)], layer=own)
+    x, y = torch.rand(4, 6), torch.tensor([0, 1, 2, 0])
+    x[BAD, 0] = 10
+    found, left = summed(model, x, y, "alone")
+    assert left.left_out == 1
+    good = [0, 1, 3]
+    assert torch.equal(found, summed(model, x[good], y[good], "alone")[0])
