@@ -134,6 +134,20 @@ def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() ->
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_loss_that_is_not_finite_leaves_its_record_out_though_its_gradient_is(way: str) -> None:
+    def endless(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return (losses + torch.where(targets == 2, torch.inf, 0.0)).mean()
+
+    torch.manual_seed(1)
+    model, x, y = nn.Linear(6, 3), torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    found, left = summed(model, x, y, way, endless)
+    assert left.left_out == 1
+    good = [0, 1, 3]
+    assert torch.equal(found, summed(model, x[good], y[good], way, endless)[0])
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("target", [2.0, torch.nan])
 def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -> None:
     """And draws the same for the others: a model that drops values has the same bits too."""
@@ -182,6 +196,21 @@ def test_an_index_out_of_range_never_comes_to_a_device_that_would_end_the_proces
         for wrong in (-1, 3):
             with pytest.raises(IndexError, match=": a value is out of range"):
                 loss(torch.zeros(1, 3), torch.tensor([wrong]))
+
+
+def test_no_index_of_bags_and_margins_out_of_range_comes_to_such_a_device() -> None:
+    scores, bags = torch.zeros(2, 3), nn.EmbeddingBag(3, 2)
+    with IndicesChecked():
+        bags(torch.tensor([[0, 2]]))
+        functional.multi_margin_loss(scores, torch.tensor([0, 2]))
+        functional.multilabel_margin_loss(scores, torch.tensor([[0, 2, -1], [1, -1, -1]]))
+        for wrong in (-1, 3):
+            with pytest.raises(IndexError, match="embedding_bag: a value is out of range"):
+                bags(torch.tensor([[0, wrong]]))
+            with pytest.raises(IndexError, match="multi_margin_loss: a value is out of range"):
+                functional.multi_margin_loss(scores, torch.tensor([0, wrong]))
+        with pytest.raises(IndexError, match="multilabel_margin_loss: a value is out of range"):
+            functional.multilabel_margin_loss(scores, torch.tensor([[0, 3, -1], [1, -1, -1]]))
 
 
 def test_probabilities_out_of_range_never_come_to_such_a_device_either() -> None:
@@ -372,3 +401,15 @@ def test_a_model_that_fails_for_one_record_is_told_what_to_do(function: Any) -> 
     made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
         private_sum(between(function), functional.cross_entropy, made, 1.0)
+
+
+def test_a_record_whose_outputs_have_no_row_adds_nothing_and_ends_no_training() -> None:
+    """Else whoever sees the training end would learn of the record."""
+    own = nn.Linear(6, 3)
+    model = Built(lambda own, x: own.layer(x)[: int(x[0, 0] < 9)], layer=own)
+    x, y = torch.rand(4, 6), torch.tensor([0, 1, 2, 0])
+    x[BAD, 0] = 10
+    found, left = summed(model, x, y, "alone")
+    assert left.left_out == 1
+    good = [0, 1, 3]
+    assert torch.equal(found, summed(model, x[good], y[good], "alone")[0])

@@ -35,6 +35,15 @@ def test_trained_weights_in_which_noise_is_lost_are_refused(dtype: torch.dtype) 
     refuse_model(model)
 
 
+def test_complex_weights_are_refused() -> None:
+    """Noise is real, and their imaginary parts would have none."""
+    model = Built(lambda own, x: x, own=nn.Linear(6, 3, dtype=torch.complex64))
+    with pytest.raises(PlanRefused, match=r"'own.weight' is complex, .* two float32 parameters"):
+        refuse_model(model)
+    model.requires_grad_(False)
+    refuse_model(model)
+
+
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_a_table_that_changes_by_what_is_looked_up_is_refused(kind: Any) -> None:
     model = nn.Sequential(kind(9, 3, max_norm=1.0), nn.Linear(3, 3))
@@ -84,6 +93,8 @@ def writes(where: str) -> nn.Module:
         with torch.no_grad():
             if where == "still":
                 model.still.copy_(x[0])
+            if where == "buffer":
+                model.kept = x.mean(dim=0)
             if where == "own" and len(calls) > 3:
                 model.own.weight[0] = x[0]
             if where == "data":
@@ -92,7 +103,9 @@ def writes(where: str) -> nn.Module:
             model.register_buffer("made", torch.ones(6), persistent=where == "made")
         return model.own(x)
 
-    return Built(forward, own=nn.Linear(6, 3), still=still())
+    model = Built(forward, own=nn.Linear(6, 3), still=still())
+    model.register_buffer("kept", torch.zeros(6))
+    return model
 
 
 def still() -> nn.Parameter:
@@ -104,6 +117,7 @@ def still() -> nn.Parameter:
     ("where", "reason"),
     [
         ("still", "changes parameter 'still'"),
+        ("buffer", "changes buffer 'kept'"),
         ("own", "changes parameter 'own.weight'"),
         ("data", "changes parameter 'own.weight'"),
         ("made", "makes buffer 'made'"),
@@ -270,6 +284,8 @@ def test_a_record_of_which_a_mask_leaves_nothing_has_no_finite_loss_and_alone_so
 def test_another_reduction_than_a_mean_is_refused(loss: Any) -> None:
     with pytest.raises(PlanRefused, match="has reduction="):
         losses_of(loss, *example())
+    with pytest.raises(PlanRefused, match=r"^record privacy: the loss has reduction="):
+        summed(nn.Linear(6, 3), torch.randn(3, 6), torch.tensor([0, 1, 2]), "together", loss)
 
 
 def test_a_mean_over_the_batch_adds_up_what_a_record_has() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from secureps import compiled as compiling
 from secureps.compiled import inlined
-from secureps.crypto import rlwe_kernels
+from secureps.crypto import numpy_kernels, rlwe_kernels
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ntt import companion, constants, scale
 from secureps.crypto.ring import ETA, RINGS, Ring, choose
@@ -110,6 +110,19 @@ def test_a_key_is_transformed_with_its_companions(ring: Ring) -> None:
         for row, prime in zip(out, ring.primes):
             assert row[0].tolist() == transformed(small.tolist(), prime)
             assert row[1].tolist() == [companion(s, prime) for s in row[0].tolist()]
+
+
+@pytest.mark.parametrize("reduce", [rlwe_kernels.reduce_accepted, numpy_kernels.reduce_accepted])
+def test_words_from_the_limit_on_are_passed_over(reduce: Any) -> None:
+    """Else residues would not be equally likely."""
+    primes = constants(RINGS[0]).primes
+    limits = primes[:, 0] * primes[:, 1]
+    words = [(limit, 7, limit - 1, 0xFFFFFFFF, p) for limit, p in zip(limits, primes[:, 0])]
+    windows = np.array([words], np.uint32)
+    out = np.empty((1, len(primes), 3), np.uint32)
+    assert reduce(windows, primes, out)
+    assert out[0].tolist() == [[7, p - 1, 0] for p in primes[:, 0].tolist()]
+    assert not reduce(windows, primes, np.empty((1, len(primes), 4), np.uint32))
 
 
 @of_both

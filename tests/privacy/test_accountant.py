@@ -472,3 +472,8 @@ def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
 def test_impossible_releases_are_malformed(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Malformed, match=f"the release of 'alice'.*{reason}"):
         Ledger([replace(OF_CLIENT, **change)])
+
+
+def test_a_script_may_import_the_whole_package_afterwards() -> None:
+    program = "import secureps.privacy.accountant, dp_accounting; dp_accounting.pld.PLDAccountant"
+    subprocess.run([sys.executable, "-c", program], check=True)
