@@ -42,34 +42,43 @@ class Operator:
         """Does it, and takes it back after the fault's seconds."""
         does, undoes = ACTS[fault.kind]
         client = fault.who if fault.kind == OMITS else ""
-        back = None if undoes is None else Act(undoes.value, client)
+        back = None if undoes is None else partial(self._say, Act(undoes.value, client))
         self._say(Act(does.value, client, "chaos"), fault.seconds, back)
 
-    def demand(self, act: Act) -> None:
-        """Does it, again and again while it is told to say it again."""
-        self._say(act, demanded=True)
+    def demand(self, act: Act, then: Callable[[], None] | None = None) -> None:
+        """Does it, again and again while it is told to say it again, and `then` what follows."""
+        self._say(act, then=then, demanded=True)
 
     def _say(
-        self, act: Act, seconds: float = 0.0, back: Act | None = None, demanded: bool = False
+        self,
+        act: Act,
+        seconds: float = 0.0,
+        then: Callable[[], None] | None = None,
+        demanded: bool = False,
     ) -> None:
         answer = self._way.call(COORDINATOR, act)
-        answer.add_done_callback(lambda done: self._heard(act, seconds, back, demanded, done))
+        answer.add_done_callback(lambda done: self._heard(act, seconds, then, demanded, done))
 
     def _heard(
-        self, act: Act, seconds: float, back: Act | None, demanded: bool, done: Future[Any]
+        self,
+        act: Act,
+        seconds: float,
+        then: Callable[[], None] | None,
+        demanded: bool,
+        done: Future[Any],
     ) -> None:
         reply = done.exception() or done.result()
         if isinstance(reply, Refused | UnknownParty) and demanded and AGAINST in str(reply):
             if not self._over():
-                again = partial(self._say, act, demanded=True)
+                again = partial(self._say, act, then=then, demanded=True)
                 self._clock.call_later(PATIENCE, again)
             return
         if isinstance(reply, Noted | Refused | UnknownParty):
-            if back is not None:
-                self._clock.call_later(seconds, lambda: self._say(back))
+            if then is not None:
+                self._clock.call_later(seconds, then)
             return
         if isinstance(reply, SecurepsError) and not isinstance(reply, Malformed):
             if not self._over():
-                self._clock.call_later(AGAIN, lambda: self._say(act, seconds, back, demanded))
+                self._clock.call_later(AGAIN, lambda: self._say(act, seconds, then, demanded))
             return
         self._evidence.broken(f"an operator said {act} and heard {reply!r}")

@@ -23,9 +23,11 @@ def happen(world: World, fault: Fault) -> None:
     if min(world.versions().values()) < 0:
         world.loop.call_later(LATER, partial(happen, world, fault))
         return
-    if fault.kind == ADDED:
-        _come(world, fault.who)
-    world.operator.demand(Act(DEEDS[fault.kind].value, fault.who, "chaos"))
+    come = partial(_come, world, fault.who) if fault.kind == ADDED else None
+    if come is not None:
+        come()
+    # A removal that was said later may be heard before, and ends the shard.
+    world.operator.demand(Act(DEEDS[fault.kind].value, fault.who, "chaos"), come)
 
 
 def _come(world: World, name: str) -> None:
