@@ -151,7 +151,7 @@ class BatchedGradients:
 
     @property
     def values(self) -> int:
-        """How many values one record's gradients have in memory."""
+        """Counts the values that one record's gradients have in memory."""
         factors = sum(each.in_features + each.out_features for each in self._dense)
         return sum(each.numel() for each in self._own) + factors
 
@@ -230,8 +230,8 @@ def watch_rows(
 def dense_layers(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> list[nn.Linear]:
     """Finds the layers whose weights' gradients are outer products, by a trial with one record.
 
-    A weight that the model uses elsewhere too has another gradient, which the trial shows, unless
-    it is zero there, or differs by less than what bfloat16 rounds.
+    A weight that the model also uses elsewhere has another gradient. The trial shows that, unless
+    the other use adds nothing to it in the trial, or less than what bfloat16 rounds.
     """
     names = Counter[Tensor](each for _, each in _named_parameters(module))
     layers = [
@@ -252,7 +252,7 @@ def dense_layers(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> list
         ones = torch.ones_like(losses)
         found.append([_weighted_sum(gradients[each.weight], ones) for each in alone])
         rewind()
-    # Where both are zero, the trial shows nothing, as below a last layer that begins at zero.
+    # Below a last layer that begins at zero both gradients are zero, and prove nothing.
     agree = [(one - other).norm() < 0.02 * one.norm() for one, other in zip(*found, strict=True)]
     return [layer for layer, same in zip(alone, agree, strict=True) if same]
 

@@ -164,7 +164,7 @@ class OutboxSealer:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Drops the payloads that were put into the outbox meanwhile, after an error."""
+        """After an error, drops the payloads that were put into the outbox inside this context."""
         self._put_now.clear()
         try:
             yield

@@ -48,9 +48,9 @@ and the words that are drawn for it."""
 ENCODING_BYTES = 12
 """Bytes per sent value while a client encodes a block: a float64, and the block's own float32."""
 PLACE_BYTES = 28
-"""The same while its place is drawn: the words, and the run that they lie in."""
+"""Bytes per sent value while its place is drawn: the words, and the run that they lie in."""
 DECODING_BYTES = 20
-"""The same while the client computes what rounding left over: two float64 and a float32."""
+"""Bytes per sent value while a client computes what rounding left out: two float64, a float32."""
 NOISED_BYTES = 20
 """Bytes per value with noise: a float32, and the integers before and after the noise."""
 

@@ -360,11 +360,11 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run(
     found, own = list[object](), worker(make_plan(), tmp_path, UnsafeSeed(1))
     monkeypatch.setattr(own, "_train", training)
     task = Contribute((), (), (Aim("all", 0, 1),))
-    thread = threading.Thread(target=lambda: found.append(own.work(task)))
+    thread = threading.Thread(target=lambda: found.append(own.work(task)), daemon=True)
     thread.start()
     assert exchange.take() is not None
     exchange.close()
-    thread.join()
+    thread.join(30)
     assert found == [Leave(LEFT)]
     assert exchange.take() is None
     assert exchange.give(ps.FitResult({}, 1, {}, 1)) == ()
