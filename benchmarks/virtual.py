@@ -3,8 +3,9 @@
     python -m benchmarks.virtual
     python -m benchmarks.virtual --scenario hundred_thousand --clients 5000 20000 100000
 
-Both scenarios have 20 encrypted versions: `crowd` of 100,060 parameters with 32 updates each, the
-other of 1,210 parameters with 200 updates each. Time and memory should grow little with clients.
+Both scenarios have 20 encrypted versions: `crowd` of 100,060 parameters with 32 updates each,
+`hundred_thousand` of 1,210 parameters with 200 updates each. Time and memory should grow little
+with clients. `--scenario` plays any other one of simulations/ too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
     for clients in given.clients:
         with tempfile.TemporaryDirectory(prefix="secureps-virtual-") as folder:
             rows.append(play(Path(folder), given.scenario, clients))
-    title = f"{given.scenario}: 20 encrypted versions in virtual time"
+    title = f"{given.scenario}: a whole simulation in virtual time"
     report(f"virtual-{given.scenario}", title, rows)
 
 

@@ -1,4 +1,4 @@
-"""What was seen of a run: presence of parties, costs of versions, its course, and its scores.
+"""Observations of a run: presence of parties, costs of versions, its course, and its scores.
 
 `Facts` has all of it that pages are made of.
 
@@ -170,7 +170,7 @@ def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: flo
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a coordinator's journal tells beyond the status.
+    """Facts of a coordinator's journal that its status lacks.
 
     Args:
         rows: how many it has.
@@ -225,7 +225,7 @@ def read_course(rows: Iterable[Row], burnt: Sequence[CohortSteps]) -> Course:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `up` wrote about its run's versions.
+    """The scores and costs of versions that `up` wrote.
 
     Args:
         scores: by version of the first group, the script's.

@@ -67,7 +67,7 @@ from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.admission import SHARES
-from secureps.wire.grpc.framing import CONNECTION_BUFFER, LANES, PIECE, STREAM_BUFFER
+from secureps.wire.grpc.framing import CONNECTION_BUFFER, PAYLOADS_AT_ONCE, PIECE, STREAM_BUFFER
 from secureps.wording import counted, duration, named, size
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ def assume_service(plan: Plan, clients: int | None = None) -> Service:
         connection=CONNECTION_BUFFER,
         stream=STREAM_BUFFER,
         threads=servers.TRANSFERS,
-        streams=LANES,
+        streams=PAYLOADS_AT_ONCE,
         piece=PIECE,
         in_flight=servers.IN_FLIGHT_BYTES,
         shares=SHARES,

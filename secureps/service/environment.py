@@ -1,4 +1,4 @@
-"""What an executor is given: transport, loop, meter, stores, and the worker of its role."""
+"""The surroundings of an executor: transport, loop, meter, stores, and the worker of its role."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a process keeps on disk: keys, journals, checkpoints, spools."""
+"""A process's files: keys, journals, checkpoints, spools."""

@@ -1,1 +1,1 @@
-"""What runs a federation's parties on clusters: manifests for Kubernetes, batch files for Slurm."""
+"""Manifests for Kubernetes and batch files for Slurm, which run a federation on clusters."""

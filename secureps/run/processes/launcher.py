@@ -1,4 +1,4 @@
-"""Starts processes, and ends them when whoever asked for them is gone.
+"""Starts processes, and ends them when the process that asked for them is gone.
 
 A native abort, SIGKILL and the kernel's out-of-memory killer run no handler, and a signal may
 interrupt any line of Python. So the processes are children of a launcher, a small process that ends

@@ -44,7 +44,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR, split_addresses
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.framing import LANES, Link, Metadata, Progress, Stalls
+from secureps.wire.grpc.framing import PAYLOADS_AT_ONCE, Link, Metadata, Progress, Stalls
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import (
     Cancel,
@@ -294,12 +294,12 @@ class GrpcTransport:
         self._stalls = Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
-        """At most LANES partly received payloads, by server and request."""
+        """At most PAYLOADS_AT_ONCE partly received payloads, by server and request."""
         self._met: set[str] = set()
         """Servers that have answered; an impostor at their address is expected to go away."""
         self._taking: set[str] = set()
         """Servers that took the last block, and so have no part of the next one yet."""
-        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
+        self._threads = ThreadPoolExecutor(PAYLOADS_AT_ONCE, thread_name_prefix="payload")
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
@@ -511,7 +511,7 @@ class GrpcTransport:
                 if later or here.have <= before:
                     with self._lock:
                         self._halves[name] = here
-                        while len(self._halves) > LANES:
+                        while len(self._halves) > PAYLOADS_AT_ONCE:
                             del self._halves[next(iter(self._halves))]
                     raise
 

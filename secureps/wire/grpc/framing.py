@@ -1,4 +1,4 @@
-"""What both ends of gRPC share: methods, claims, frames, stalls, errors, and TLS.
+"""The wire format of gRPC at both ends: methods, claims, frames, stalls, errors, and TLS.
 
     /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
     /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, in bundles
@@ -168,7 +168,7 @@ def read_claim(metadata: Iterable[Any] | None) -> Claim:
 
 SHORTEST, LONGEST = 32 << 10, 256 << 10
 """Bytes of a payload's first piece, which arrives on any link, and of its longest one."""
-LANES = 8
+PAYLOADS_AT_ONCE = 8
 """The payloads that a party sends and receives at once."""
 LOOKS = 8
 """Checks of all payloads in the time after which a payload counts as stalled."""
