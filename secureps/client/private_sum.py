@@ -1,4 +1,4 @@
-"""The private sum: clipped gradients of a sample's records, each computed from that record alone.
+"""The private sum: clipped gradients of a sample's records or persons, each from its data alone.
 
 DP-SGD steps by the sum of min(1, C / |g_i|) g_i over the records i of a sample (Abadi et al. 2016,
 algorithm 1). `torch.func` computes g_i as the gradient of the loss of record i, so no record
@@ -12,6 +12,21 @@ two stand in its place, because a model of dense layers would otherwise take ten
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. If training ended instead, that would tell everybody about the record, without any noise.
+
+Where a plan protects persons, the clip is on g_p, the sum of the gradients of all records of person
+p. Then no person adds more than C, however many records they have.
+
+- Made, then measured: g_p is added up as a tensor, and norm and clip are of that tensor. A norm
+  from factors (a Gram matrix) would save memory, but where records cancel, its rounding may exceed
+  g_p itself, and a person would add more than C. So memory has one g_p at a time, as large as the
+  model; gradients of records are bounded as ever, and a person's records may be in several parts.
+- The sum, not the mean: without clips the step is that of all records, so the model sought is the
+  one that a plan for records seeks. A mean has the same direction and the same clip, hence the same
+  privacy, but weighs a record less the more records its person has.
+- A record that cannot be used adds nothing, and the other records of its person still count. What
+  is left out follows from that person's records alone, and the clip is on what is left: all of it
+  is one person's influence, at most C. If the whole person were left out, one damaged record would
+  silence a thousand good ones. A person adds nothing if their sum is not finite.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
 padding) is called for each record alone, with `reduction="none"` if it has that. Models that would
@@ -29,6 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,6 +112,9 @@ class OuterProducts:
 
     def norms(self) -> Tensor:
         return _norms(self.left) * _norms(self.right)
+
+    def __getitem__(self, records: slice) -> OuterProducts:
+        return OuterProducts(self.left[records], self.right[records])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         weighted = self.left * weights[:, None].to(self.left.dtype)
@@ -342,10 +361,29 @@ def gradient_norms(gradients: Gradients, losses: Tensor) -> Tensor:
 
 
 @dataclass(eq=False)
-class PrivateSum:
-    """Adds up a model's gradients by record, each clipped to `bound` (L2), `most` at a time.
+class _PersonSum:
+    """The sum of one person's gradients so far, flat by parameter, and how many they are."""
 
-    `left_out` counts the drawn records that have added nothing so far.
+    person: int = -1
+    sums: Sums = field(default_factory=dict)
+    records: int = 0
+
+    def add(self, gradients: Gradients, rows: slice) -> None:
+        self.records += rows.stop - rows.start
+        for parameter, each in gradients.items():
+            own = each[rows]
+            weights = torch.ones(rows.stop - rows.start, device=parameter.device)
+            found = _weighted_sum(own, weights)
+            before = self.sums.get(parameter)
+            self.sums[parameter] = found if before is None else before.add_(found)
+
+
+@dataclass(eq=False)
+class PrivateSum:
+    """Adds up a model's gradients, clipped to `bound` (L2) by record or by person.
+
+    `most` records are computed together. `left_out` counts the drawn records that have added
+    nothing so far.
     """
 
     gradients: BatchedGradients | SingleGradients
@@ -354,13 +392,48 @@ class PrivateSum:
     device: torch.device
     left_out: int = field(default=0, init=False)
 
-    def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
-        for start in range(0, len(index), self.most):
-            part = index[start : start + self.most]
-            self.left_out += len(part) - self._add_usable(batch, part, sums)
+    def add(
+        self,
+        batch: Batch,
+        index: NDArray[np.int64],
+        sums: Sums,
+        persons: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Adds the gradients of the records in `index`, each clipped.
 
-    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
-        """Adds the usable records of a part; returns how many they are.
+        `persons` has the person of every record that `batch` knows. With it the sum of each
+        person's gradients is clipped, and `index` has one person's records after another's.
+        """
+        one = _PersonSum()
+        for start in range(0, len(index), self.most):
+            drawn = index[start : start + self.most]
+            part, gradients, norms = self._compute_usable(batch, drawn)
+            self.left_out += len(drawn) - len(part)
+            if persons is None:
+                self._add_clipped(gradients, norms, sums)
+                continue
+            owners = persons[part]
+            borders = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
+            for first, last in pairwise(borders.tolist()):
+                if owners[first] != one.person:
+                    self._add_person(one, sums)
+                    one = _PersonSum(int(owners[first]))
+                with torch.autocast(self.device.type, enabled=False):  # as in `_add_clipped`
+                    one.add(gradients, slice(first, last))
+        self._add_person(one, sums)
+
+    def _add_person(self, one: _PersonSum, sums: Sums) -> None:
+        gradients = {parameter: each[None] for parameter, each in one.sums.items()}
+        norms = gradient_norms(gradients, torch.zeros(1, device=self.device))
+        if bool(norms.isfinite().all()):
+            self._add_clipped(gradients, norms, sums)
+        else:
+            self.left_out += one.records
+
+    def _compute_usable(
+        self, batch: Batch, part: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], Gradients, Tensor]:
+        """Returns the usable records of a part, their gradients and norms.
 
         They are computed again with the same random draws, so that the sum is the same, bit for
         bit, as if the unusable records had never been in the part.
@@ -380,12 +453,11 @@ class PrivateSum:
                 norms = gradient_norms(gradients, losses)
                 finite = losses.isfinite() & norms.isfinite()
                 if bool(finite.all()):
-                    self._add_clipped(gradients, norms, sums)
-                    return len(part)
+                    return part, gradients, norms
                 usable = part[finite.cpu().numpy()]
             part = usable
             rewind()
-        return 0
+        return part, {}, torch.zeros(0, device=self.device)
 
     def _add_clipped(self, gradients: Gradients, norms: Tensor, sums: Sums) -> None:
         weights = (self.bound / (norms + 1e-6)).clamp(max=1)

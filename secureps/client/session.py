@@ -39,7 +39,7 @@ from secureps.client.trainer import (
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.run import Task
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, load_plan, protects_persons
 from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed
@@ -335,6 +335,7 @@ def join(
     evaluate: Callable[[Parameters], EvaluateResult] | None = None,
     touches: Mapping[str, NDArray[np.int64]] | None = None,
     private_steps: bool = False,
+    persons: int = 0,
     state: Path | str | None = None,
     budget: float | None = None,
     threshold: int | None = None,
@@ -368,6 +369,8 @@ def join(
             operator of the coordinator sees their row-blocks.
         private_steps: confirms that the loop takes the private steps of a plan with record-level
             privacy: it samples records, clips each gradient, and adds noise from `config.secret`.
+        persons: of how many persons these records are, if the plan protects persons: then the loop
+            samples persons, and clips the sum of the gradients of all records of each.
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
         threshold: the least number of key holders who must agree to open a sum.
@@ -408,6 +411,11 @@ def join(
             "and adds the noise itself says so by private_steps=True; or use TorchTrainer, which "
             "does, with run_client"
         )
+    if protects_persons(agreed.section) and persons < 1:
+        raise PlanRefused(
+            'the plan protects persons (unit = "person"): a loop that samples persons, and clips '
+            "the sum of the gradients of each, says so by persons=, their number"
+        )
     pin_process(pin, name, threads)
     policy.demand_running()
     joining = Joining(
@@ -426,7 +434,7 @@ def join(
         Passphrases(passphrase_fd),
         policy,
     )
-    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches)
+    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches, persons)
     return Session(joining, trainer, agreed.section.frozen)
 
 
@@ -606,7 +614,9 @@ class ExchangeTrainer:
         examples: int,
         evaluate: Callable[[Parameters], EvaluateResult] | None = None,
         touches: Mapping[str, NDArray[np.int64]] | None = None,
+        persons: int = 0,
     ) -> None:
+        self._persons = persons
         self.exchange, self._initial, self._examples = exchange, initial, examples
         self._judge, self._touches = evaluate, touches or {}
         self._ties: Mapping[str, str] = {}
@@ -622,6 +632,9 @@ class ExchangeTrainer:
 
     def examples(self) -> int:
         return self._examples
+
+    def persons(self) -> int:
+        return self._persons
 
     def touches(self) -> Mapping[str, NDArray[np.int64]]:
         return self._touches

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -32,6 +32,7 @@ from secureps.client.private_sum import (
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
+from secureps.wording import one_line
 
 log = logging.getLogger("secureps")
 
@@ -44,12 +45,16 @@ TRIED = 2
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The data of one training: x and y by record, the loss, the device."""
+    """The data of one training: x and y by record, the loss, the device.
+
+    `persons` has the person of each record, from 0 on without gaps, where a plan protects persons.
+    """
 
     x: Tensor
     y: Tensor
     loss: Measure
     device: torch.device
+    persons: NDArray[np.int64] | None = None
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(index)
@@ -88,7 +93,7 @@ def descend_privately(
     steps: int,
     generators: tuple[np.random.Generator, Sequence[torch.Generator]],
 ) -> None:
-    """Takes private steps, each on its own Poisson sample of the records.
+    """Takes private steps, each on its own Poisson sample of the records, or of all persons'.
 
     If a sample is empty, the step adds noise alone. How many records added nothing, because their
     loss or gradient is not finite, is logged here but not sent, because no noise covers it.
@@ -103,13 +108,16 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    records = len(task.x)
-    optimizer = _make_noisy(sgd, privacy, records, noise)
+    owners = np.arange(len(task.x)) if task.persons is None else task.persons
+    order = np.argsort(owners, kind="stable")  # one person's records after another's
+    units = int(owners.max()) + 1
+    optimizer = _make_noisy(sgd, privacy, units, noise)
     for _ in range(steps):
-        index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+        drawn = rng.random(units) < privacy.sample_rate
+        index = order[drawn[owners[order]]]
         optimizer.zero_grad()
         sums = zero_sums(optimizer.params)
-        gradients.add(task.batch, index, sums)
+        gradients.add(task.batch, index, sums, task.persons)
         kept.refuse_changes()  # at every step, because a later step may undo a change
         for each in optimizer.params:
             each.grad = sums[each].to(each.dtype)
@@ -128,7 +136,7 @@ def descend_privately(
 def _make_noisy(
     sgd: torch.optim.SGD,
     privacy: RecordPrivacy,
-    records: int,
+    held: int,
     noise: Sequence[torch.Generator],
 ) -> Any:
     """Makes an Opacus optimizer whose noise is a sum of independent Gaussians.
@@ -149,8 +157,38 @@ def _make_noisy(
         sgd,
         noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
         max_grad_norm=privacy.max_grad_norm,
-        expected_batch_size=privacy.expected_batch(records),
+        expected_batch_size=privacy.expected_batch(held),
     )
+
+
+def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
+    """Numbers the persons of records from 0 on, in the order of their ids.
+
+    Raises ScriptFailed unless each record has an id, an integer or a text. A missing one (NaN,
+    None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
+    whoever is among them could change the sum by up to two clips.
+    """
+    try:
+        ids = np.asarray(persons)
+        ids = ids.astype(str) if {type(each) for each in ids.flat} <= {str, np.str_} else ids
+    except (TypeError, ValueError) as error:
+        raise ScriptFailed(f"persons: no array of ids: {one_line(error)}") from None
+    if ids.shape != (records,):
+        raise ScriptFailed(
+            f"persons has shape {ids.shape}, and train {records} records: give the person of each"
+        )
+    if ids.dtype.kind not in "iuU":
+        raise ScriptFailed(
+            f"persons are {ids.dtype}, and must be integers or texts, one for each record: numbers "
+            "with gaps became floats, and texts with gaps objects; leave out records of nobody"
+        )
+    missing = np.flatnonzero(ids == ("" if ids.dtype.kind == "U" else -1))
+    if len(missing):
+        raise ScriptFailed(
+            f"persons: record {missing[0]} has no person ({ids[missing[0]]!r:.20}), nor have "
+            f"{len(missing) - 1} others: give each record its person, or leave it out"
+        )
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
 
 def refuse_compiled(module: nn.Module) -> None:

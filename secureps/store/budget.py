@@ -31,7 +31,7 @@ from secureps.messages.member_records import (
     SentWithoutPrivacy,
     UpdateReleased,
 )
-from secureps.privacy.ledger import OWN_DELTA
+from secureps.privacy.ledger import OWN_DELTA, UNIT_NAMES, PersonCharge, from_row
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_rows import NO_SPACE, START, height_path, read_height
@@ -105,6 +105,8 @@ class BudgetLedger:
         self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
         # Runs whose rows an older version wrote: these rows count updates but do not name them.
         self._unnamed: set[bytes] = set()
+        # The kinds of all charges.
+        self._kinds: set[type] = set()
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
         """Charges updates durably before they leave, all in one transaction.
@@ -179,7 +181,7 @@ class BudgetLedger:
         new = self._select_new(rows)
         if any(_is_unprotected(row) for row in rows):
             self.refuse_unprotected()
-        if facts := [row.fact for row in new if row.fact is not None]:
+        if facts := [fact for row in new for fact in from_row(row.charge, row.release)]:
             self._demand(facts, delta)
 
     def begin_training(self, run: bytes) -> float:
@@ -231,7 +233,15 @@ class BudgetLedger:
             append([BudgetLowered(budget)])
 
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
-        if (limit := self.limit) is None:
+        """Raises BudgetSpent beyond the budget, PlanRefused where persons would join others.
+
+        Persons and others are kept apart also without a budget. Records' charges on record would
+        count too little for persons, and nobody could tell later which persons they were.
+        """
+        limit = self.limit
+        if PersonCharge in (kinds := self._kinds.union(map(type, new))):
+            _refuse_mixed(kinds)
+        if limit is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))
         total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
@@ -310,6 +320,7 @@ class BudgetLedger:
 
     def _add(self, at: float, row: OnRecord) -> None:
         self._rows.append((at, row))
+        self._kinds.update(type(fact) for _, fact in _select_facts([(at, row)]))
         if isinstance(row, UpdateReleased):
             self._places[_place(row)] = row.update, row.model
             if row.model:
@@ -365,7 +376,7 @@ def _is_unprotected(row: UpdateReleased) -> bool:
 
 def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     charged = (row for _, row in rows if isinstance(row, UpdateReleased | BudgetCharged))
-    return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
+    return [(row.run, fact) for row in charged for fact in from_row(row.charge, row.release)]
 
 
 def _count_unprotected(rows: Rows) -> Counter[bytes]:
@@ -387,21 +398,37 @@ def _is_training(row: OnRecord) -> bool:
 
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
-    """Computes the epsilon of charges of one unit; PlanRefused if both units are mixed."""
+    """Computes the epsilon of charges of one unit; PlanRefused if units are mixed."""
     from secureps.privacy.accountant import client_epsilon, epsilon
 
+    _refuse_mixed(set(map(type, facts)))
     charges = [fact for fact in facts if isinstance(fact, Charge)]
     releases = [fact for fact in facts if isinstance(fact, Release)]
-    if charges and releases:
-        raise PlanRefused(
-            "the ledger counts single records in some runs and whole clients in others, and no "
-            "epsilon is the sum of both: name another file by --ledger for this plan"
-        )
     return client_epsilon(releases, delta) if releases else epsilon(charges, delta)
 
 
-def unit_of(facts: Sequence[Fact]) -> str:
-    """Names the unit of these charges; they do not know their plan's adjacency."""
+_COUNTED = {Charge: "single records", PersonCharge: "persons", Release: "whole clients"}
+"""What a ledger counts, by the kind of its charges."""
+
+
+def _refuse_mixed(kinds: set[type]) -> None:
+    if len(mixed := [name for kind, name in _COUNTED.items() if kind in kinds]) > 1:
+        raise PlanRefused(
+            f"the ledger counts {mixed[0]} in some runs and {mixed[1]} in others, and no "
+            "epsilon is the sum of both: name another file by --ledger for this plan"
+        )
+
+
+def unit_word(facts: Sequence[Fact]) -> str:
+    """Names the unit of these charges as plans do; "record" if there are none."""
     if any(isinstance(fact, Release) for fact in facts):
+        return "client"
+    return "person" if any(isinstance(fact, PersonCharge) for fact in facts) else "record"
+
+
+def unit_of(facts: Sequence[Fact]) -> str:
+    """Says what these charges protect; they do not know their plan's adjacency."""
+    if (unit := unit_word(facts)) == "client":
         return CLIENT_ADJACENCY
-    return "one record, added or removed or replaced by nothing as the plan of each run says"
+    name = UNIT_NAMES[unit]
+    return f"{name}, added or removed or replaced by nothing as the plan of each run says"
