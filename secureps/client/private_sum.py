@@ -14,19 +14,19 @@ A record adds nothing if its loss or its gradient is not finite, or if the model
 for it. If training ended instead, that would tell everybody about the record, without any noise.
 
 Where a plan protects persons, the clip is on g_p, the sum of the gradients of all records of person
-p. Then no person adds more than C, however many records they have.
+p, so no person adds more than C, however many records they have.
 
-- Made, then measured: g_p is added up as a tensor, and norm and clip are of that tensor. A norm
-  from factors (a Gram matrix) would save memory, but where records cancel, its rounding may exceed
-  g_p itself, and a person would add more than C. So memory has one g_p at a time, as large as the
-  model; gradients of records are bounded as ever, and a person's records may be in several parts.
-- The sum, not the mean: without clips the step is that of all records, so the model sought is the
-  one that a plan for records seeks. A mean has the same direction and the same clip, hence the same
-  privacy, but weighs a record less the more records its person has.
-- A record that cannot be used adds nothing, and the other records of its person still count. What
-  is left out follows from that person's records alone, and the clip is on what is left: all of it
-  is one person's influence, at most C. If the whole person were left out, one damaged record would
-  silence a thousand good ones. A person adds nothing if their sum is not finite.
+- g_p is made as a tensor; norm and clip are of that tensor. A norm from the factors (a Gram matrix)
+  would save memory. But where records cancel, its rounding may exceed g_p itself, and a person
+  would add more than C. Memory has one g_p at a time, as large as the model; a person's records may
+  lie in several parts.
+- The sum, not the mean: without clips the step is that of all records, so the model sought is that
+  of a plan for records. A mean has the same direction, clip and privacy, but weighs a record less
+  the more records its person has.
+- A record that cannot be used adds nothing, and the others of its person still count. Which those
+  are follows from that person alone, and the clip is on what is left, so it is private. If the
+  person were left out, one damaged record would silence a thousand good ones. If only their sum is
+  not finite, the person adds nothing.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
 padding) is called for each record alone, with `reduction="none"` if it has that. Models that would
@@ -371,9 +371,8 @@ class _PersonSum:
     def add(self, gradients: Gradients, rows: slice) -> None:
         self.records += rows.stop - rows.start
         for parameter, each in gradients.items():
-            own = each[rows]
             weights = torch.ones(rows.stop - rows.start, device=parameter.device)
-            found = _weighted_sum(own, weights)
+            found = _weighted_sum(each[rows], weights)
             before = self.sums.get(parameter)
             self.sums[parameter] = found if before is None else before.add_(found)
 

@@ -35,11 +35,12 @@ from secureps.client.trainer import (
     number,
     record_privacy,
     to_whole_number,
+    trainable_privacy,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.run import Task
-from secureps.policy.plan import Plan, load_plan, protects_persons
+from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed
@@ -391,6 +392,7 @@ def join(
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
         PlanRefused: the plan trains with record-level privacy, and the loop takes no private steps.
+        ScriptFailed: the plan protects persons, and `persons` is 0.
 
     Examples:
         >>> start = {"slope": np.zeros(1, np.float32), "height": np.zeros(1, np.float32)}
@@ -411,11 +413,6 @@ def join(
             "and adds the noise itself says so by private_steps=True; or use TorchTrainer, which "
             "does, with run_client"
         )
-    if protects_persons(agreed.section) and persons < 1:
-        raise PlanRefused(
-            'the plan protects persons (unit = "person"): a loop that samples persons, and clips '
-            "the sum of the gradients of each, says so by persons=, their number"
-        )
     pin_process(pin, name, threads)
     policy.demand_running()
     joining = Joining(
@@ -435,6 +432,7 @@ def join(
         policy,
     )
     trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches, persons)
+    trainable_privacy(agreed, trainer, records)
     return Session(joining, trainer, agreed.section.frozen)
 
 

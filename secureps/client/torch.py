@@ -574,14 +574,12 @@ def fit_key(
     """Makes a fit's key: BLAKE2b-256 of seed, secret, records and what the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
-    privacy = config.privacy and [
-        value if value == "person" else value and float(value)
-        for value in astuple(config.privacy)
-        if value != "record"  # which keys left out before there were other units
-    ]
+    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)[:5]]
     tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
     schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
-    header = repr((config.seed, versions, local, privacy, schema, records)).encode()
+    unit = config.privacy.unit if config.privacy else "record"
+    asked = (config.seed, versions, local, privacy, schema, records)
+    header = repr(asked if unit == "record" else (*asked, unit)).encode()
     digest.update(config.secret.ljust(SECRET_BYTES, b"\0"))
     digest.update(len(header).to_bytes(8, "big") + header)
     for array in tensors.values():

@@ -32,7 +32,6 @@ from secureps.client.private_sum import (
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
-from secureps.wording import one_line
 
 log = logging.getLogger("secureps")
 
@@ -168,19 +167,12 @@ def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
     None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
     whoever is among them could change the sum by up to two clips.
     """
-    try:
-        ids = np.asarray(persons)
-        ids = ids.astype(str) if {type(each) for each in ids.flat} <= {str, np.str_} else ids
-    except (TypeError, ValueError) as error:
-        raise ScriptFailed(f"persons: no array of ids: {one_line(error)}") from None
-    if ids.shape != (records,):
+    ids = np.asarray(persons)
+    ids = ids.astype(str) if all(isinstance(each, str) for each in ids.flat) else ids
+    if ids.shape != (records,) or ids.dtype.kind not in "iuU":
         raise ScriptFailed(
-            f"persons has shape {ids.shape}, and train {records} records: give the person of each"
-        )
-    if ids.dtype.kind not in "iuU":
-        raise ScriptFailed(
-            f"persons are {ids.dtype}, and must be integers or texts, one for each record: numbers "
-            "with gaps became floats, and texts with gaps objects; leave out records of nobody"
+            f"persons: {ids.dtype} of shape {ids.shape}; must be an integer or a text for each of "
+            f"the {records} records of train (gaps make integers floats, and texts objects)"
         )
     missing = np.flatnonzero(ids == ("" if ids.dtype.kind == "U" else -1))
     if len(missing):

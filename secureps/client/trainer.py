@@ -32,12 +32,7 @@ from secureps.extras import from_extras
 from secureps.messages.evaluation import Metric
 from secureps.messages.run import GroupVersion, Schema
 from secureps.policy.checks.evaluation import Said, check_metrics, count_examples, to_vector
-from secureps.policy.plan import (
-    Plan,
-    counts_by_public_number,
-    protects_persons,
-    public_number,
-)
+from secureps.policy.plan import Plan, counts_by_public_number, protects_persons, public_number
 from secureps.policy.tensor_kinds import Kind
 from secureps.tracebacks import describe_error, find_place
 
@@ -96,8 +91,8 @@ class RecordPrivacy:
         if not (noisy and sampled and 0 < self.delta < 1 and self.unit in ("record", "person")):
             raise ConfigError(
                 "record privacy: noise_multiplier and max_grad_norm must be finite and above 0, "
-                "sample_rate in (0, 1], delta in (0, 1), records at least 1, unit one of these: "
-                f"record, person: got {self}"
+                "unit record or person, sample_rate in (0, 1], delta in (0, 1), records at least "
+                f"1: got {self}"
             )
 
     def expected_batch(self, held: int) -> float:
@@ -124,9 +119,7 @@ def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | No
     )
 
 
-def trainable_privacy(
-    plan: Plan, trainer: Trainer, records: int | None = None
-) -> RecordPrivacy | None:
+def trainable_privacy(plan: Plan, trainer: Trainer, records: int | None) -> RecordPrivacy | None:
     """Like `record_privacy`; ScriptFailed if the plan protects persons and this trainer cannot."""
     if protects_persons(plan.section):
         count_persons(trainer)
@@ -266,9 +259,8 @@ class Trainer(Evaluator, Protocol):
     `examples() -> int`: how many records it trains on, as `FitResult.examples` will say. `secureps
     check --run-script` compares clients' sizes with the plan; runs do not call it.
 
-    `persons() -> int`: whose records they are: how many persons. A trainer that has it, and returns
-    more than 0, keeps its word under `RecordPrivacy` of the unit "person". All others are refused
-    by a plan that protects persons, because they would clip records.
+    `persons() -> int`: of how many persons its records are. If it is more than 0, `fit` samples and
+    clips by person under the unit "person" of `RecordPrivacy`; plans with it refuse other trainers.
 
     `evaluate_at(parameters, versions)`: called in place of `evaluate` for a published model;
     `versions` has the base version of every group.
@@ -632,9 +624,9 @@ def count_persons(trainer: object) -> int:
     if count:
         return count
     raise ScriptFailed(
-        'the plan protects persons (unit = "person"), and this client does not say whose its '
-        "records are: give TorchTrainer persons=, the person of each record, or your own trainer a "
-        "method persons() once its steps clip the sum of each person; or ask for a plan for records"
+        'the plan protects persons (unit = "person"), and this client does not say whose records '
+        "it has: give TorchTrainer persons=, the person of each record; a trainer or loop of your "
+        "own says how many by persons() or join(persons=), once it clips the sum of each person"
     )
 
 

@@ -19,11 +19,10 @@ UNIT_NAMES = {"record": "one record", "person": "all records of one person"}
 
 
 class PersonCharge(Charge):
-    """A charge of a plan that protects persons, in a ledger over all runs.
+    """A charge of a plan that protects persons, in a ledger over all runs, which knows no plan.
 
-    Within a run the plan says which unit a charge has. A ledger over all runs outlives plans, so
-    its row has to say it: the row has the charge, and beside it the release of nothing. Versions
-    that know no persons take that for both of their units, and refuse to add it to records'.
+    Its row has the charge, and beside it a release of nothing. A version that knows no persons
+    takes that for both of its units, and refuses to add it to what records have spent.
     """
 
     __slots__ = ()

@@ -64,7 +64,7 @@ from secureps.run.script.process import assign, script_process
 from secureps.run.server_app import run_server_app, share_settings
 from secureps.run.simulate.scenario_file import load_scenario, refuse_few
 from secureps.run.up.folder import shard_names
-from secureps.store.budget import BudgetLedger, epsilon_of, unit_word, without_privacy
+from secureps.store.budget import BudgetLedger, demand_unit, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.admission import SHARES
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PAYLOADS_AT_ONCE, PIECE, STREAM_BUFFER
@@ -594,7 +594,7 @@ def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
     spent = epsilon_of(known, OWN_DELTA)
     if spent >= budget:
         objection = f"{spent:.3f} of {budget:g} is spent: nothing more is sealed at this site"
-    unit = unit_word(known)
+    unit = demand_unit(map(type, known))
     if known and privacy is not None and privacy.unit != unit:
         objection = (
             f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "

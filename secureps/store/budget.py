@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,6 @@ class BudgetLedger:
         self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
         # Runs whose rows an older version wrote: these rows count updates but do not name them.
         self._unnamed: set[bytes] = set()
-        # The kinds of all charges.
         self._kinds: set[type] = set()
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
@@ -233,14 +232,9 @@ class BudgetLedger:
             append([BudgetLowered(budget)])
 
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
-        """Raises BudgetSpent beyond the budget, PlanRefused where persons would join others.
-
-        Persons and others are kept apart also without a budget. Records' charges on record would
-        count too little for persons, and nobody could tell later which persons they were.
-        """
         limit = self.limit
         if PersonCharge in (kinds := self._kinds.union(map(type, new))):
-            _refuse_mixed(kinds)
+            demand_unit(kinds)  # without a budget too: what records spent is unknown for persons
         if limit is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))
@@ -401,34 +395,34 @@ def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
     """Computes the epsilon of charges of one unit; PlanRefused if units are mixed."""
     from secureps.privacy.accountant import client_epsilon, epsilon
 
-    _refuse_mixed(set(map(type, facts)))
+    demand_unit(map(type, facts))
     charges = [fact for fact in facts if isinstance(fact, Charge)]
     releases = [fact for fact in facts if isinstance(fact, Release)]
     return client_epsilon(releases, delta) if releases else epsilon(charges, delta)
 
 
-_COUNTED = {Charge: "single records", PersonCharge: "persons", Release: "whole clients"}
-"""What a ledger counts, by the kind of its charges."""
+_UNITS = {Charge: "record", PersonCharge: "person", Release: "client"}
+"""The unit of each kind of charge, as plans name it."""
+
+_COUNTED = {"record": "single records", "person": "persons", "client": "whole clients"}
 
 
-def _refuse_mixed(kinds: set[type]) -> None:
-    if len(mixed := [name for kind, name in _COUNTED.items() if kind in kinds]) > 1:
+def demand_unit(kinds: Iterable[type]) -> str:
+    """Names the unit of charges, "record" if there are none; PlanRefused if there are several."""
+    found = set(kinds)
+    units = [unit for kind, unit in _UNITS.items() if kind in found]
+    if len(units) > 1:
+        one, other, *_ = (_COUNTED[unit] for unit in units)
         raise PlanRefused(
-            f"the ledger counts {mixed[0]} in some runs and {mixed[1]} in others, and no "
-            "epsilon is the sum of both: name another file by --ledger for this plan"
+            f"the ledger counts {one} in some runs and {other} in others, and no epsilon is the "
+            "sum of both: name another file by --ledger for this plan"
         )
-
-
-def unit_word(facts: Sequence[Fact]) -> str:
-    """Names the unit of these charges as plans do; "record" if there are none."""
-    if any(isinstance(fact, Release) for fact in facts):
-        return "client"
-    return "person" if any(isinstance(fact, PersonCharge) for fact in facts) else "record"
+    return units[0] if units else "record"
 
 
 def unit_of(facts: Sequence[Fact]) -> str:
     """Says what these charges protect; they do not know their plan's adjacency."""
-    if (unit := unit_word(facts)) == "client":
+    if (unit := demand_unit(map(type, facts))) == "client":
         return CLIENT_ADJACENCY
     name = UNIT_NAMES[unit]
     return f"{name}, added or removed or replaced by nothing as the plan of each run says"

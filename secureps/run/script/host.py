@@ -109,10 +109,7 @@ class ScriptHost:
         return {"schema": schema, "kinds": dict(self._look.kinds)}
 
     def _count(self) -> Record:
-        """Counts each holder's records (None if unknown), and how many touch each row-block.
-
-        Under a plan that protects persons it counts these.
-        """
+        """Counts each holder's records, or persons, and how many touch each row-block."""
         examples, touching = list[int | None](), Counter[str]()
         count = count_persons if protects_persons(self._plan.section) else count_records
         for name, settings in self._holders.items():
