@@ -26,6 +26,7 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan, most_counted
+from secureps.privacy.ledger import PersonCharge
 from secureps.roles.pinned_run import Pinned
 from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -41,23 +42,27 @@ NOISE = 20.0
 """So much that gradients are a hundredth of it."""
 
 
-def demo(adjacency: str) -> Plan:
+def demo(adjacency: str, unit: str = "record") -> Plan:
     """The demo's plan, two holders and one version of it, with more noise and a lower rate."""
     section = load_plan(ROOT / "policies" / "digits.toml").section.model_dump()
     section |= {"versions": 1, "evaluation": None, "cipher": {"name": "plain", "capacity": 8}}
     section["group"][0]["rule"] |= {"quorum": CLIENTS, "start": CLIENTS, "minimum": 2}
-    section["privacy"] |= {"noise_multiplier": NOISE, "adjacency": adjacency}
+    section["privacy"] |= {"noise_multiplier": NOISE, "adjacency": adjacency, "unit": unit}
     if adjacency == "zero-out":
         del section["privacy"]["records"]
+        section["group"][0]["most_examples"] = 1000
     section["training"] |= {"lr": 0.25, "local_steps": 4}
     return Plan(parse(PlanSection, section, "the demo"))
 
 
 @pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out"])
+@pytest.mark.parametrize("unit", ["record", "person"])
 def test_what_the_demo_seals_has_the_noise_that_is_charged(
-    adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unit: str, adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And persons count where records did: in the expected batch, in receipts and in ledgers."""
     sealed: list[tuple[NDArray[np.int64], float, Charge]] = []
+    published: list[int] = []
     seal = OutboxSealer.seal
 
     def recorded(
@@ -69,14 +74,15 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
         update = seal(self, pinned, receipt, again)
-        assert isinstance(update.receipt.fact, Charge)
+        assert type(update.receipt.fact) is Charge
+        published.append(receipt.examples)
         share = receipt.examples / most_counted(pinned.plan.group(receipt.id.group))
         sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)
-    plan, script = demo(adjacency), Script(ROOT / "clients" / "digits_torch.py")
-    settings = {"alpha": 1.0, "seed": 7, "partitions": CLIENTS}
+    plan, script = demo(adjacency, unit), Script(ROOT / "clients" / "digits_torch.py")
+    settings = {"alpha": 1.0, "seed": 7, "partitions": CLIENTS, "each": 5}
     records: list[int] = []
     trainers = {}
     for number in range(CLIENTS):
@@ -84,9 +90,16 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         trainers[f"client-0{number}"] = trainer
     for trainer in trainers.values():
         config = FitConfig({"all": 0}, 1, {"lr": 0.1, "local_steps": 1})
-        records.append(trainer.fit(trainer.parameters(1), config).examples)
-    Simulation(plan, Cast(trainers, SecretSeed(bytes(range(32)))), tmp_path).run()
+        held = trainer.fit(trainer.parameters(1), config).examples
+        records.append(-(-held // 5) if unit == "person" else held)
+    simulation = Simulation(plan, Cast(trainers, SecretSeed(bytes(range(32)))), tmp_path)
+    simulation.run()
     assert len(sealed) == CLIENTS
+    if adjacency == "zero-out":
+        assert sorted(published) == sorted(records)
+    for name in trainers:
+        ((_, fact),) = simulation._ledgers[name].facts()
+        assert type(fact) is (PersonCharge if unit == "person" else Charge)
     lr, rate = 0.25, 0.5
     privacy = plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -134,6 +147,24 @@ def test_records_that_cannot_be_used_show_nowhere_outside_their_client(
 
 def linear() -> nn.Module:
     return nn.Linear(12, 3)
+
+
+@pytest.mark.parametrize("persons", [None, 0])
+def test_a_client_that_knows_no_persons_is_refused_by_a_plan_that_protects_them(
+    persons: int | None, tmp_path: Path
+) -> None:
+    """Its trainer would take steps that protect records, and its charges would speak of persons."""
+    plan = small_plan(**OF_RECORDS | {"privacy": OF_RECORDS["privacy"] | {"unit": "person"}})
+    simulation = small_federation(plan, tmp_path, kind=Walker if persons is None else Nobody)
+    told = "does not say whose records it has: give TorchTrainer persons=, the person of each"
+    with pytest.raises(ScriptFailed, match=told):
+        simulation.run()
+    assert not simulation.coordinator.federation.ledger.facts
+
+
+class Nobody(Walker):
+    def persons(self) -> int:
+        return 0
 
 
 class Idle(Walker):
