@@ -360,29 +360,16 @@ def gradient_norms(gradients: Gradients, losses: Tensor) -> Tensor:
     return norms
 
 
-@dataclass(eq=False)
-class _PersonSum:
-    """The sum of one person's gradients so far, flat by parameter, and how many they are."""
-
-    person: int = -1
-    sums: Sums = field(default_factory=dict)
-    records: int = 0
-
-    def add(self, gradients: Gradients, rows: slice) -> None:
-        self.records += rows.stop - rows.start
-        for parameter, each in gradients.items():
-            weights = torch.ones(rows.stop - rows.start, device=parameter.device)
-            found = _weighted_sum(each[rows], weights)
-            before = self.sums.get(parameter)
-            self.sums[parameter] = found if before is None else before.add_(found)
+_Part = tuple[NDArray[np.int64], Gradients, Tensor]
+"""Records, their gradients, and the norms of these."""
 
 
 @dataclass(eq=False)
 class PrivateSum:
     """Adds up a model's gradients, clipped to `bound` (L2) by record or by person.
 
-    `most` records are computed together. `left_out` counts the drawn records that have added
-    nothing so far.
+    `most` records are computed together. `left_out` counts the drawn records, and persons whose sum
+    is not finite, that have added nothing so far.
     """
 
     gradients: BatchedGradients | SingleGradients
@@ -403,35 +390,48 @@ class PrivateSum:
         `persons` has the person of every record that `batch` knows. With it the sum of each
         person's gradients is clipped, and `index` has one person's records after another's.
         """
-        one = _PersonSum()
-        for start in range(0, len(index), self.most):
-            drawn = index[start : start + self.most]
-            part, gradients, norms = self._compute_usable(batch, drawn)
-            self.left_out += len(drawn) - len(part)
-            if persons is None:
-                self._add_clipped(gradients, norms, sums)
-                continue
+        if persons is not None:  # whoever has one record needs no sum, which would take longer
+            owners = persons[index]
+            several = np.bincount(owners)[owners] > 1
+            self._add_persons(batch, index[several], sums, persons)
+            index = index[~several]
+        for _, gradients, norms in self._compute_parts(batch, index):
+            self._add_clipped(gradients, norms, sums)
+
+    def _add_persons(
+        self, batch: Batch, index: NDArray[np.int64], sums: Sums, persons: NDArray[np.int64]
+    ) -> None:
+        person, one = -1, Sums()
+        for part, gradients, _ in self._compute_parts(batch, index):
             owners = persons[part]
             borders = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
             for first, last in pairwise(borders.tolist()):
-                if owners[first] != one.person:
+                if owners[first] != person:
                     self._add_person(one, sums)
-                    one = _PersonSum(int(owners[first]))
+                    person, one = int(owners[first]), {}
+                ones = torch.ones(last - first, device=self.device)
                 with torch.autocast(self.device.type, enabled=False):  # as in `_add_clipped`
-                    one.add(gradients, slice(first, last))
+                    for parameter, each in gradients.items():
+                        more = _weighted_sum(each[first:last], ones)
+                        one[parameter] = one[parameter] + more if parameter in one else more
         self._add_person(one, sums)
 
-    def _add_person(self, one: _PersonSum, sums: Sums) -> None:
-        gradients = {parameter: each[None] for parameter, each in one.sums.items()}
+    def _add_person(self, one: Sums, sums: Sums) -> None:
+        gradients = {parameter: each[None] for parameter, each in one.items()}
         norms = gradient_norms(gradients, torch.zeros(1, device=self.device))
         if bool(norms.isfinite().all()):
             self._add_clipped(gradients, norms, sums)
         else:
-            self.left_out += one.records
+            self.left_out += 1
 
-    def _compute_usable(
-        self, batch: Batch, part: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], Gradients, Tensor]:
+    def _compute_parts(self, batch: Batch, index: NDArray[np.int64]) -> Iterator[_Part]:
+        for start in range(0, len(index), self.most):
+            drawn = index[start : start + self.most]
+            found = self._compute_usable(batch, drawn)
+            self.left_out += len(drawn) - len(found[0])
+            yield found
+
+    def _compute_usable(self, batch: Batch, part: NDArray[np.int64]) -> _Part:
         """Returns the usable records of a part, their gradients and norms.
 
         They are computed again with the same random draws, so that the sum is the same, bit for
