@@ -20,13 +20,13 @@ from secureps.client.private_sum import (
     private_sum,
     zero_sums,
 )
-from secureps.client.torch import TorchTrainer
-from secureps.client.torch_sgd import Task, number_persons
+from secureps.client.torch import TorchTrainer, fit_key
+from secureps.client.torch_sgd import LocalSgd, Task, number_persons
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, ScriptFailed
 from tests.client.test_record_gradients import MODELS, example
 from tests.client.test_torch import PRIVACY, PRIVATE, mlp, records, same
-from tests.kits.torch_models import CPU, moved
+from tests.kits.torch_models import CPU, Built, moved
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -333,6 +333,30 @@ def test_the_same_persons_give_the_same_bits_and_others_other_noise() -> None:
     for at, other in ((0, 1), (0, 4), (1, 4)):
         assert not same(fits[at], fits[other])
     assert same(fits[2], fits[3])
+    made = {of_persons(each)._data(PERSONS.privacy) for each in (None, ids, ids[::-1])}
+    assert len(made) == 3
+    units = (PERSONS, replace(PERSONS, privacy=replace(PRIVACY, records=8)))
+    keys = [fit_key(start, each, LocalSgd.of(each.settings, PRIVACY), b"") for each in units]
+    assert keys[0] != keys[1]
+
+
+def test_a_person_adds_no_more_than_the_bound_where_forward_leaves_autocast_on() -> None:
+    """Summed in bfloat16 it would add up to 2^-9 more."""
+
+    def forward(own: Any, x: Tensor) -> Any:
+        torch.set_autocast_enabled("cpu", True)
+        return own.layer(x * own.scale).float()
+
+    model = Built(forward, layer=nn.Linear(40, 3), scale=nn.Parameter(torch.randn(40)))
+    x, y = torch.randn(24, 40), torch.randint(0, 3, (24,))
+    try:
+        for person in range(8):
+            own = slice(3 * person, 3 * person + 3)
+            sums, _ = summed(model, (x[own], y[own]), np.zeros(3, np.int64), 0.01)
+            assert all(each.dtype is torch.float32 for each in sums.values())
+            assert length(sums) <= 0.01 * (1 + 1e-6)
+    finally:
+        torch.set_autocast_enabled("cpu", False)
 
 
 def test_a_plan_for_records_takes_no_notice_of_persons_but_for_its_noise() -> None:

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,28 @@ from torch import nn
 from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.trainer import FitConfig
 from secureps.client.update import BlockIntegers
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
+from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan, most_counted
+from secureps.policy.spending import total_epsilon
 from secureps.privacy.ledger import PersonCharge
 from secureps.roles.pinned_run import Pinned
 from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.datasets import digits
+from secureps.store.budget import epsilon_of
 from secureps.store.journal import MemoryJournal
-from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
+from tests.kits.cheats import journalled
+from tests.kits.federations import OF_RECORDS, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.privacy_kit import group, private_plan
 from tests.kits.sealed_blocks import looked_at
@@ -167,27 +170,34 @@ class Nobody(Walker):
         return 0
 
 
-class Idle(Walker):
-    """Takes other private steps than it is told to, and says so."""
+class Somebody(Walker):
+    """Of seven persons, which are other than its number of records."""
 
-    taken = 0
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        return replace(super().fit(parameters, config), steps=self.taken)
+    def persons(self) -> int:
+        return 7
 
 
-@pytest.mark.parametrize("taken", [0, 1, 3, 4])
-def test_other_private_steps_than_are_charged_are_never_sealed(
-    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("adjacency", "counted"), [("zero-out", 7), ("add-or-remove", 10)])
+def test_ledgers_of_a_run_count_persons_and_nobody_is_told_how_many_records_they_have(
+    adjacency: str, counted: int, tmp_path: Path
 ) -> None:
-    plan = small_plan(**OF_RECORDS | {"training": {"local_steps": 2}})
-    monkeypatch.setattr(Idle, "taken", taken)
-    simulation = small_federation(plan, tmp_path, kind=Idle)
-    told = f"what fit returned: it took {taken} private steps, and the plan allows 2"
-    with pytest.raises(ScriptFailed, match=told):
-        simulation.run()
+    """Under zero-out the true number of persons is public, otherwise the plan's number."""
+    privacy = OF_RECORDS["privacy"] | {"unit": "person", "adjacency": adjacency}
+    if adjacency == "zero-out":
+        del privacy["records"]
+    plan = small_plan(**OF_RECORDS | {"privacy": privacy})
+    simulation = small_federation(plan, tmp_path, kind=Somebody)
+    simulation.run()
     ledger = simulation.coordinator.federation.ledger
-    assert not ledger.facts
+    assert {type(fact) for fact in ledger.facts} == {Charge}
+    for name, own in simulation._ledgers.items():
+        facts = [fact for _, fact in own.facts()]
+        assert [type(fact) for fact in facts] == [PersonCharge] * plan.section.versions
+        assert epsilon_of(facts, 1e-5) == total_epsilon(plan, ledger.tally(name)) > 0
+        (run,) = own.spent()
+        assert run.facts == plan.section.versions
+    members = [m for each in journalled(simulation, CohortClosed) for m in each.cohort.members]
+    assert {member.examples for member in members} == {counted}
 
 
 COUNTS = (30, 60, 90, 200, 400)
