@@ -515,15 +515,13 @@ class EvaluationSection(Table):
 
 
 def _unit(privacy: Any) -> Any:
-    if isinstance(privacy, dict):
-        return privacy.get("unit", "record")
-    return getattr(privacy, "unit", None)
+    given = isinstance(privacy, dict)
+    unit = privacy.get("unit", "record") if given else getattr(privacy, "unit", None)
+    return "record" if unit == "person" else unit  # one section has both
 
 
 PrivacySection = Annotated[
-    Annotated[RecordPrivacySection, Tag("record")]
-    | Annotated[RecordPrivacySection, Tag("person")]
-    | Annotated[ClientPrivacySection, Tag("client")],
+    Annotated[RecordPrivacySection, Tag("record")] | Annotated[ClientPrivacySection, Tag("client")],
     Discriminator(
         _unit,
         custom_error_type="unit",

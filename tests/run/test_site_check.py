@@ -107,6 +107,21 @@ def test_a_ledger_of_another_unit_refuses_it(unit: str, fact: Fact, tmp_path: Pa
     assert found["ledger"].startswith(f"it counts by {unit}, and the plan by record: no epsilon")
 
 
+def test_a_plan_for_persons_is_judged_by_a_ledger_of_persons(tmp_path: Path) -> None:
+    charge(BudgetLedger(tmp_path / "own.db"), bytes(32), PersonCharge("a", "all", 0, 4.0, 0.2, 20))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.read_text().replace("[privacy]  ", '[privacy]\nunit = "person"\n#'))
+    for budget, refused in (("8.0", list[str]()), ("0.5", ["budget", "ledger"])):
+        (tmp_path / "site.toml").write_text(f'ledger = "own.db"\nbudget = {budget}\n')
+        found = check_site(plan, tmp_path / "site.toml")
+        assert [each.key for each in found if each.objection] == refused
+    (tmp_path / "own.db").unlink()
+    (tmp_path / "own.db.height").unlink()
+    charge(BudgetLedger(tmp_path / "own.db"), bytes(32), Charge("a", "all", 0, 4.0, 0.2, 20))
+    (verdict,) = [v for v in check_site(plan, tmp_path / "site.toml") if v.key == "ledger"]
+    assert verdict.objection.startswith("it counts by record, and the plan by person: no epsilon")
+
+
 def test_the_command_says_it_and_ends_with_its_status(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text("minimum = 6")

@@ -681,9 +681,8 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     """Returns the standard deviation of DP-SGD's noise on a coordinate of a cohort's mean.
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), for a
-    client that counts by n records, or persons. Steps and clients are independent. Momentum, which
-    would add to it, is not included. The cohort is the smallest allowed, of the first clients in
-    `numbers`.
+    client that counts by n records or persons. Steps and clients are independent, and momentum is
+    left out. The cohort is the smallest allowed, of the first clients in `numbers`.
     """
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
