@@ -163,6 +163,8 @@ def test_a_client_that_knows_no_persons_is_refused_by_a_plan_that_protects_them(
     with pytest.raises(ScriptFailed, match=told):
         simulation.run()
     assert not simulation.coordinator.federation.ledger.facts
+    trainers = simulation._cast.trainers.values()
+    assert [own.fits for own in trainers if isinstance(own, Walker)] == [0] * 6
 
 
 class Nobody(Walker):

@@ -239,7 +239,8 @@ def test_an_epsilon_of_persons_is_as_large_as_one_of_records_and_says_persons(
     ]
     record, person = (price_of(plan, 60) for plan in plans)
     assert person.unit == f"all records of one person {told}"
-    assert record.epsilon_run == person.epsilon_run
+    alone = price_of(private_plan(PERSONS | {"adjacency": adjacency}), 60)
+    assert record.epsilon_run == person.epsilon_run == alone.epsilon_run
     assert record.noise == person.noise
 
 
