@@ -16,17 +16,15 @@ for it. If training ended instead, that would tell everybody about the record, w
 Where a plan protects persons, the clip is on g_p, the sum of the gradients of all records of person
 p, so no person adds more than C, however many records they have.
 
-- g_p is made as a tensor; norm and clip are of that tensor. A norm from the factors (a Gram matrix)
-  would save memory. But where records cancel, its rounding may exceed g_p itself, and a person
-  would add more than C. Memory has one g_p at a time, as large as the model; a person's records may
-  lie in several parts.
+- g_p is made as a tensor, whose norm is taken. A norm from the factors (a Gram matrix) would save
+  memory. But where records cancel, its rounding may exceed g_p, and a person would add more than C.
+  Memory has one g_p at a time, as large as the model; a person's records may lie in several parts.
 - The sum, not the mean: without clips the step is that of all records, so the model sought is that
   of a plan for records. A mean has the same direction, clip and privacy, but weighs a record less
   the more records its person has.
-- A record that cannot be used adds nothing, and the others of its person still count. Which those
-  are follows from that person alone, and the clip is on what is left, so it is private. If the
-  person were left out, one damaged record would silence a thousand good ones. If only their sum is
-  not finite, the person adds nothing.
+- A record that cannot be used adds nothing, and the others of its person still count. Which they
+  are follows from that person alone, and what is left is clipped, so it is private; otherwise one
+  damaged record would silence a thousand good ones. A person whose sum is not finite adds nothing.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
 padding) is called for each record alone, with `reduction="none"` if it has that. Models that would

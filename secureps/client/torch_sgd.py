@@ -167,8 +167,12 @@ def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
     None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
     whoever is among them could change the sum by up to two clips.
     """
-    ids = np.asarray(persons)
-    ids = ids.astype(str) if all(isinstance(each, str) for each in ids.flat) else ids
+    ids = np.asarray(persons, None if hasattr(persons, "dtype") else object)  # NaN is no text "nan"
+    if ids.dtype == object:  # of a list, or of a column of pandas
+        kinds = set(map(type, ids.flat))
+        texts, integers = (all(issubclass(k, of) for k in kinds) for of in (str, (int, np.integer)))
+        if texts or (integers and bool not in kinds):
+            ids = np.array(ids.tolist())
     if ids.shape != (records,) or ids.dtype.kind not in "iuU":
         raise ScriptFailed(
             f"persons: {ids.dtype} of shape {ids.shape}; must be an integer or a text for each of "
