@@ -232,10 +232,9 @@ class BudgetLedger:
             append([BudgetLowered(budget)])
 
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
-        limit = self.limit
         if PersonCharge in (kinds := self._kinds.union(map(type, new))):
             demand_unit(kinds)  # without a budget too: what records spent is unknown for persons
-        if limit is None:
+        if (limit := self.limit) is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))
         total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
