@@ -48,6 +48,7 @@ class Split(Settings):
     minimum: int = 100  # records in the smallest share
     hidden: int = 128  # units of a hidden layer
     layers: int = 1  # of them; the same at all holders, like `hidden`
+    each: int = 0  # records of each made-up person, for `unit = "person"`; 0: nobody is named
     device: str = "auto"  # CUDA if there is one; or a name that torch knows
     memory: float = Field(default=1.0, gt=0, le=1)  # share of a GPU's memory that is used at most
 
@@ -77,7 +78,8 @@ def make(settings: Mapping[str, Any]) -> TorchTrainer:
     cut = (mine[part] for part in datasets.stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
     train, held_out = ((data.x[part], data.y[part]) for part in cut)
     own = partial(model, split.hidden, split.layers)
-    trainer = TorchTrainer(own, train, held_out, device=split.device)
+    persons = np.arange(len(train[1])) // split.each if split.each else None
+    trainer = TorchTrainer(own, train, held_out, device=split.device, persons=persons)
     if split.memory < 1:  # others share the GPU
         limit_memory(split.memory, split.device)
     return trainer

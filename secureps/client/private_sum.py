@@ -1,4 +1,4 @@
-"""The private sum: clipped gradients of a sample's records, each computed from that record alone.
+"""The private sum: clipped gradients of a sample's records or persons, each from its data alone.
 
 DP-SGD steps by the sum of min(1, C / |g_i|) g_i over the records i of a sample (Abadi et al. 2016,
 algorithm 1). `torch.func` computes g_i as the gradient of the loss of record i, so no record
@@ -12,6 +12,19 @@ two stand in its place, because a model of dense layers would otherwise take ten
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
 for it. If training ended instead, that would tell everybody about the record, without any noise.
+
+Where a plan protects persons, the clip is on g_p, the sum of the gradients of all records of person
+p, so no person adds more than C, however many records they have.
+
+- g_p is made as a tensor, whose norm is taken. A norm from the factors (a Gram matrix) would save
+  memory. But where records cancel, its rounding may exceed g_p, and a person would add more than C.
+  Memory has one g_p at a time, as large as the model; a person's records may lie in several parts.
+- The sum, not the mean: without clips the step is that of all records, so the model sought is that
+  of a plan for records. A mean has the same direction, clip and privacy, but weighs a record less
+  the more records its person has.
+- A record that cannot be used adds nothing, and the others of its person still count. Which they
+  are follows from that person alone, and what is left is clipped, so it is private; otherwise one
+  damaged record would silence a thousand good ones. A person whose sum is not finite adds nothing.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
 padding) is called for each record alone, with `reduction="none"` if it has that. Models that would
@@ -29,6 +42,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,6 +110,9 @@ class OuterProducts:
 
     def norms(self) -> Tensor:
         return _norms(self.left) * _norms(self.right)
+
+    def __getitem__(self, records: slice) -> OuterProducts:
+        return OuterProducts(self.left[records], self.right[records])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         weighted = self.left * weights[:, None].to(self.left.dtype)
@@ -341,11 +358,16 @@ def gradient_norms(gradients: Gradients, losses: Tensor) -> Tensor:
     return norms
 
 
+_Part = tuple[NDArray[np.int64], Gradients, Tensor]
+"""Records, their gradients, and the norms of these."""
+
+
 @dataclass(eq=False)
 class PrivateSum:
-    """Adds up a model's gradients by record, each clipped to `bound` (L2), `most` at a time.
+    """Adds up a model's gradients, clipped to `bound` (L2) by record or by person.
 
-    `left_out` counts the drawn records that have added nothing so far.
+    `most` records are computed together. `left_out` counts the drawn records, and persons whose sum
+    is not finite, that have added nothing so far.
     """
 
     gradients: BatchedGradients | SingleGradients
@@ -354,13 +376,61 @@ class PrivateSum:
     device: torch.device
     left_out: int = field(default=0, init=False)
 
-    def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
-        for start in range(0, len(index), self.most):
-            part = index[start : start + self.most]
-            self.left_out += len(part) - self._add_usable(batch, part, sums)
+    def add(
+        self,
+        batch: Batch,
+        index: NDArray[np.int64],
+        sums: Sums,
+        persons: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Adds the gradients of the records in `index`, each clipped.
 
-    def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
-        """Adds the usable records of a part; returns how many they are.
+        `persons` has the person of every record that `batch` knows. With it the sum of each
+        person's gradients is clipped, and `index` has one person's records after another's.
+        """
+        if persons is not None:  # whoever has one record needs no sum, which would take longer
+            owners = persons[index]
+            several = np.bincount(owners)[owners] > 1
+            self._add_persons(batch, index[several], sums, persons)
+            index = index[~several]
+        for _, gradients, norms in self._compute_parts(batch, index):
+            self._add_clipped(gradients, norms, sums)
+
+    def _add_persons(
+        self, batch: Batch, index: NDArray[np.int64], sums: Sums, persons: NDArray[np.int64]
+    ) -> None:
+        person, one = -1, Sums()
+        for part, gradients, _ in self._compute_parts(batch, index):
+            owners = persons[part]
+            borders = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
+            for first, last in pairwise(borders.tolist()):
+                if owners[first] != person:
+                    self._add_person(one, sums)
+                    person, one = int(owners[first]), {}
+                ones = torch.ones(last - first, device=self.device)
+                with torch.autocast(self.device.type, enabled=False):  # as in `_add_clipped`
+                    for parameter, each in gradients.items():
+                        more = _weighted_sum(each[first:last], ones)
+                        one[parameter] = one[parameter] + more if parameter in one else more
+        self._add_person(one, sums)
+
+    def _add_person(self, one: Sums, sums: Sums) -> None:
+        gradients = {parameter: each[None] for parameter, each in one.items()}
+        norms = gradient_norms(gradients, torch.zeros(1, device=self.device))
+        if bool(norms.isfinite().all()):
+            self._add_clipped(gradients, norms, sums)
+        else:
+            self.left_out += 1
+
+    def _compute_parts(self, batch: Batch, index: NDArray[np.int64]) -> Iterator[_Part]:
+        for start in range(0, len(index), self.most):
+            drawn = index[start : start + self.most]
+            found = self._compute_usable(batch, drawn)
+            self.left_out += len(drawn) - len(found[0])
+            yield found
+
+    def _compute_usable(self, batch: Batch, part: NDArray[np.int64]) -> _Part:
+        """Returns the usable records of a part, their gradients and norms.
 
         They are computed again with the same random draws, so that the sum is the same, bit for
         bit, as if the unusable records had never been in the part.
@@ -380,12 +450,11 @@ class PrivateSum:
                 norms = gradient_norms(gradients, losses)
                 finite = losses.isfinite() & norms.isfinite()
                 if bool(finite.all()):
-                    self._add_clipped(gradients, norms, sums)
-                    return len(part)
+                    return part, gradients, norms
                 usable = part[finite.cpu().numpy()]
             part = usable
             rewind()
-        return 0
+        return part, {}, torch.zeros(0, device=self.device)
 
     def _add_clipped(self, gradients: Gradients, norms: Tensor, sums: Sums) -> None:
         weights = (self.bound / (norms + 1e-6)).clamp(max=1)

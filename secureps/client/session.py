@@ -35,6 +35,7 @@ from secureps.client.trainer import (
     number,
     record_privacy,
     to_whole_number,
+    trainable_privacy,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
@@ -335,6 +336,7 @@ def join(
     evaluate: Callable[[Parameters], EvaluateResult] | None = None,
     touches: Mapping[str, NDArray[np.int64]] | None = None,
     private_steps: bool = False,
+    persons: int = 0,
     state: Path | str | None = None,
     budget: float | None = None,
     threshold: int | None = None,
@@ -368,6 +370,8 @@ def join(
             operator of the coordinator sees their row-blocks.
         private_steps: confirms that the loop takes the private steps of a plan with record-level
             privacy: it samples records, clips each gradient, and adds noise from `config.secret`.
+        persons: of how many persons these records are, if the plan protects persons: then the loop
+            samples persons, and clips the sum of the gradients of all records of each.
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
         threshold: the least number of key holders who must agree to open a sum.
@@ -388,6 +392,7 @@ def join(
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
         PlanRefused: the plan trains with record-level privacy, and the loop takes no private steps.
+        ScriptFailed: the plan protects persons, and `persons` is 0.
 
     Examples:
         >>> start = {"slope": np.zeros(1, np.float32), "height": np.zeros(1, np.float32)}
@@ -426,7 +431,8 @@ def join(
         Passphrases(passphrase_fd),
         policy,
     )
-    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches)
+    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches, persons)
+    trainable_privacy(agreed, trainer, records)
     return Session(joining, trainer, agreed.section.frozen)
 
 
@@ -606,7 +612,9 @@ class ExchangeTrainer:
         examples: int,
         evaluate: Callable[[Parameters], EvaluateResult] | None = None,
         touches: Mapping[str, NDArray[np.int64]] | None = None,
+        persons: int = 0,
     ) -> None:
+        self._persons = persons
         self.exchange, self._initial, self._examples = exchange, initial, examples
         self._judge, self._touches = evaluate, touches or {}
         self._ties: Mapping[str, str] = {}
@@ -622,6 +630,9 @@ class ExchangeTrainer:
 
     def examples(self) -> int:
         return self._examples
+
+    def persons(self) -> int:
+        return self._persons
 
     def touches(self) -> Mapping[str, NDArray[np.int64]]:
         return self._touches

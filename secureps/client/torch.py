@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -37,6 +37,7 @@ from secureps.client.trainer import (
     FitResult,
     RecordPrivacy,
     Setting,
+    count_persons,
     find_mismatch,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
@@ -114,12 +115,14 @@ class TorchTrainer:
         touches: int64 rows by name of tensor, ascending: the rows that these records touch
             (`Trainer` says who sees that). `fit` does not change the other rows of these tensors,
             whatever the weight decay.
+        persons: whose each record of `train` is, integers or texts, for plans with `unit =
+            "person"`; the same id in two records means one person, and no two persons share one.
 
     Raises:
         ScriptFailed: there are no records, or not as many inputs as targets; the model does not
             take the inputs' type; cross entropy's targets are no classes of the model; `touches`
-            has rows that do not ascend, or that the model does not have; or the model is compiled
-            (`torch.compile`), which every method refuses.
+            has rows that do not ascend, or that the model does not have; `persons` names nobody for
+            a record; or the model is compiled (`torch.compile`), which every method refuses.
         ConfigError: there is no such device.
 
     Examples:
@@ -139,10 +142,14 @@ class TorchTrainer:
         metrics: Mapping[str, Measure] | None = None,
         device: str = "auto",
         touches: Mapping[str, NDArray[np.int64]] | None = None,
+        persons: ArrayLike | None = None,
     ) -> None:
         self._model = model
         self._train = _to_tensors(train, "train")
         self._held_out = _to_tensors(held_out, "held_out")
+        self._persons = None
+        if persons is not None:
+            self._persons = torch_sgd.number_persons(persons, len(self._train[0]))
         self._loss = loss
         self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
         self._device = _find_device(device)
@@ -228,13 +235,18 @@ class TorchTrainer:
         """The number of training records."""
         return len(self._train[0])
 
+    def persons(self) -> int:
+        """The number of persons whose records these are; 0 if it was not given `persons`."""
+        return 0 if self._persons is None else int(self._persons.max()) + 1
+
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains from `parameters` on the training records; a pure function, to the last bit.
 
         Plain SGD makes shuffled passes over the records. With `config.privacy` every step draws its
         own Poisson sample, which may be empty (then the step adds noise alone), and divides by the
         public expected batch size (`RecordPrivacy.expected_batch`), because the true size is
-        private. The noise is floating-point Gaussian (for its weakness see Mironov 2012).
+        private. Under the unit "person" it draws persons, each with all records. The noise is
+        floating-point Gaussian (for its weakness see Mironov 2012).
 
         Args:
             parameters: every tensor by name, as `parameters` gives them.
@@ -249,8 +261,11 @@ class TorchTrainer:
                 train together under privacy.
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a tensor became NaN or infinite.
-            ScriptFailed: the device has no memory left, or the model is compiled.
+            ScriptFailed: the device has no memory left, the model is compiled, or the plan protects
+                persons and nobody said whose the records are.
         """
+        if config.privacy is not None and config.privacy.unit == "person":
+            count_persons(self)  # refuses a trainer that was not told of persons
         if config.privacy is not None and self._touches:
             raise PlanRefused(
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
@@ -329,7 +344,8 @@ class TorchTrainer:
                 weight_decay=local.weight_decay,
             )
             rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
-            task = torch_sgd.Task(*self._train, self._loss, self._device)
+            persons = self._persons if privacy and privacy.unit == "person" else None
+            task = torch_sgd.Task(*self._train, self._loss, self._device, persons)
             metrics: dict[str, float] = {}
             if privacy is None:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
@@ -396,7 +412,8 @@ class TorchTrainer:
             return b""
         if self._digest is None:
             made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
-            for each in self._train:
+            owners = [] if self._persons is None else [torch.from_numpy(self._persons)]
+            for each in (*self._train, *owners):
                 made.update(repr((each.dtype, tuple(each.shape))).encode())
                 made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
             self._digest = made.digest()
@@ -557,10 +574,12 @@ def fit_key(
     """Makes a fit's key: BLAKE2b-256 of seed, secret, records and what the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
-    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
+    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)[:5]]
     tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
     schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
-    header = repr((config.seed, versions, local, privacy, schema, records)).encode()
+    unit = config.privacy.unit if config.privacy else "record"
+    asked = (config.seed, versions, local, privacy, schema, records)
+    header = repr(asked if unit == "record" else (*asked, unit)).encode()
     digest.update(config.secret.ljust(SECRET_BYTES, b"\0"))
     digest.update(len(header).to_bytes(8, "big") + header)
     for array in tensors.values():

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -44,12 +44,16 @@ TRIED = 2
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The data of one training: x and y by record, the loss, the device."""
+    """The data of one training: x and y by record, the loss, the device.
+
+    `persons` has the person of each record, from 0 on without gaps, where a plan protects persons.
+    """
 
     x: Tensor
     y: Tensor
     loss: Measure
     device: torch.device
+    persons: NDArray[np.int64] | None = None
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(index)
@@ -88,7 +92,7 @@ def descend_privately(
     steps: int,
     generators: tuple[np.random.Generator, Sequence[torch.Generator]],
 ) -> None:
-    """Takes private steps, each on its own Poisson sample of the records.
+    """Takes private steps, each on its own Poisson sample of the records, or of all persons'.
 
     If a sample is empty, the step adds noise alone. How many records added nothing, because their
     loss or gradient is not finite, is logged here but not sent, because no noise covers it.
@@ -103,13 +107,16 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    records = len(task.x)
-    optimizer = _make_noisy(sgd, privacy, records, noise)
+    owners = np.arange(len(task.x)) if task.persons is None else task.persons
+    order = np.argsort(owners, kind="stable")  # one person's records after another's
+    units = int(owners.max()) + 1
+    optimizer = _make_noisy(sgd, privacy, units, noise)
     for _ in range(steps):
-        index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+        drawn = rng.random(units) < privacy.sample_rate
+        index = order[drawn[owners[order]]]
         optimizer.zero_grad()
         sums = zero_sums(optimizer.params)
-        gradients.add(task.batch, index, sums)
+        gradients.add(task.batch, index, sums, task.persons)
         kept.refuse_changes()  # at every step, because a later step may undo a change
         for each in optimizer.params:
             each.grad = sums[each].to(each.dtype)
@@ -128,7 +135,7 @@ def descend_privately(
 def _make_noisy(
     sgd: torch.optim.SGD,
     privacy: RecordPrivacy,
-    records: int,
+    held: int,
     noise: Sequence[torch.Generator],
 ) -> Any:
     """Makes an Opacus optimizer whose noise is a sum of independent Gaussians.
@@ -149,8 +156,35 @@ def _make_noisy(
         sgd,
         noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
         max_grad_norm=privacy.max_grad_norm,
-        expected_batch_size=privacy.expected_batch(records),
+        expected_batch_size=privacy.expected_batch(held),
     )
+
+
+def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
+    """Numbers the persons of records from 0 on, in the order of their ids.
+
+    Raises ScriptFailed unless each record has an id, an integer or a text. A missing one (NaN,
+    None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
+    whoever is among them could change the sum by up to two clips.
+    """
+    ids = np.asarray(persons, None if hasattr(persons, "dtype") else object)  # NaN is no text "nan"
+    if ids.dtype == object:  # of a list, or of a column of pandas
+        kinds = set(map(type, ids.flat))
+        texts, integers = (all(issubclass(k, of) for k in kinds) for of in (str, (int, np.integer)))
+        if texts or (integers and bool not in kinds):
+            ids = np.array(ids.tolist())
+    if ids.shape != (records,) or ids.dtype.kind not in "iuU":
+        raise ScriptFailed(
+            f"persons: {ids.dtype} of shape {ids.shape}; must be an integer or a text for each of "
+            f"the {records} records of train (gaps make integers floats, and texts objects)"
+        )
+    missing = np.flatnonzero(ids == ("" if ids.dtype.kind == "U" else -1))
+    if len(missing):
+        raise ScriptFailed(
+            f"persons: record {missing[0]} has no person ({ids[missing[0]]!r:.20}), nor have "
+            f"{len(missing) - 1} others: give each record its person, or leave it out"
+        )
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
 
 def refuse_compiled(module: nn.Module) -> None:

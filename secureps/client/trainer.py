@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from secureps.extras import from_extras
 from secureps.messages.evaluation import Metric
 from secureps.messages.run import GroupVersion, Schema
 from secureps.policy.checks.evaluation import Said, check_metrics, count_examples, to_vector
-from secureps.policy.plan import Plan, counts_by_public_number, public_number
+from secureps.policy.plan import Plan, counts_by_public_number, protects_persons, public_number
 from secureps.policy.tensor_kinds import Kind
 from secureps.tracebacks import describe_error, find_place
 
@@ -59,12 +59,14 @@ class RecordPrivacy:
     All values are public, and come from the plan. Each step takes every record with probability
     `sample_rate`, clips its gradient to `max_grad_norm` (L2), and adds Gaussian noise of standard
     deviation `noise_multiplier * max_grad_norm` to the sum, which it divides by the expected batch,
-    `sample_rate` times `records`.
+    `sample_rate` times `records`. Under the unit "person" it takes every person with that
+    probability, and clips the sum of the gradients of all records of that person.
 
     Args:
         delta: for the accountant; training does not use it.
-        records: the public number of records that the expected batch follows from; None under
-            `adjacency = "zero-out"`, where the true number is public.
+        records: the public number of records, or of persons, that the expected batch follows from;
+            None under `adjacency = "zero-out"`, where the true number is public.
+        unit: "record" or "person".
 
     Raises:
         ConfigError: a number is out of range.
@@ -80,19 +82,21 @@ class RecordPrivacy:
     sample_rate: float
     delta: float
     records: int | None = None
+    unit: Literal["record", "person"] = "record"
 
     def __post_init__(self) -> None:
         # With other numbers the noise would be none, or less than the accountant believes.
         noisy = 0 < self.noise_multiplier < math.inf and 0 < self.max_grad_norm < math.inf
         sampled = 0 < self.sample_rate <= 1 and (self.records is None or self.records >= 1)
-        if not (noisy and sampled and 0 < self.delta < 1):
+        if not (noisy and sampled and 0 < self.delta < 1 and self.unit in ("record", "person")):
             raise ConfigError(
                 "record privacy: noise_multiplier and max_grad_norm must be finite and above 0, "
-                f"sample_rate in (0, 1], delta in (0, 1), records at least 1: got {self}"
+                "unit record or person, sample_rate in (0, 1], delta in (0, 1), records at least "
+                f"1: got {self}"
             )
 
     def expected_batch(self, held: int) -> float:
-        """Returns the mean number of records in a step's batch of a client that holds `held`."""
+        """Returns the mean number of records, or persons, in a batch of a client with `held`."""
         return self.sample_rate * (held if self.records is None else self.records)
 
 
@@ -111,7 +115,15 @@ def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | No
         privacy.sample_rate,
         privacy.delta,
         public_number(plan.section, records) if counts_by_public_number(plan.section) else None,
+        privacy.unit,
     )
+
+
+def trainable_privacy(plan: Plan, trainer: Trainer, records: int | None) -> RecordPrivacy | None:
+    """Like `record_privacy`; ScriptFailed if the plan protects persons and this trainer cannot."""
+    if protects_persons(plan.section):
+        count_persons(trainer)
+    return record_privacy(plan, records)
 
 
 @dataclass(frozen=True)
@@ -175,7 +187,8 @@ class FitResult:
             not the difference. Left out of `repr`: it is private until encrypted.
         examples: the number of records trained on. The client counts by it and publishes it in its
             receipt, unless all clients count alike, or the site (`--records`) or the plan
-            (`RecordPrivacy.records`) gives another number. With 0 it sends no update.
+            (`RecordPrivacy.records`) gives another number. Under the unit "person" the number of
+            persons takes its place. With 0 it sends no update.
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a training
             loss is computed from records without noise.
         steps: optimizer steps taken; under `RecordPrivacy` the accountant composes over them.
@@ -245,6 +258,9 @@ class Trainer(Evaluator, Protocol):
 
     `examples() -> int`: how many records it trains on, as `FitResult.examples` will say. `secureps
     check --run-script` compares clients' sizes with the plan; runs do not call it.
+
+    `persons() -> int`: of how many persons its records are. If it is more than 0, `fit` samples and
+    clips by person under the unit "person" of `RecordPrivacy`; plans with it refuse other trainers.
 
     `evaluate_at(parameters, versions)`: called in place of `evaluate` for a published model;
     `versions` has the base version of every group.
@@ -598,6 +614,20 @@ def count_records(trainer: Trainer) -> int | None:
     if tells is None:
         return None
     return to_whole_number("the number of records", tells())
+
+
+def count_persons(trainer: object) -> int:
+    """Asks a trainer for its number of persons; ScriptFailed unless it protects persons."""
+    with blamed("persons"):
+        tells = getattr(trainer, "persons", None)
+        count = 0 if tells is None else to_whole_number("the number of persons", tells())
+    if count:
+        return count
+    raise ScriptFailed(
+        'the plan protects persons (unit = "person"), and this client does not say whose records '
+        "it has: give TorchTrainer persons=, the person of each record; a trainer or loop of your "
+        "own says how many by persons() or join(persons=), once it clips the sum of each person"
+    )
 
 
 def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:

@@ -69,10 +69,11 @@ from secureps.client.trainer import (
     TrainingLeft,
     blamed,
     convert_fit,
+    count_persons,
     judge,
     kinds_of,
-    record_privacy,
     ties_of,
+    trainable_privacy,
 )
 from secureps.client.update import (
     BlockIntegers,
@@ -101,7 +102,7 @@ from secureps.errors import (
     SecurepsError,
 )
 from secureps.exhaustion import is_disk_fault
-from secureps.messages.charge import Charge, Fact, Release
+from secureps.messages.charge import Charge, Fact
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.member_records import Sealed, UpdateReleased
@@ -117,13 +118,14 @@ from secureps.policy.plan import (
     counts_by_public_number,
     digest_round_models,
     most_counted,
+    protects_persons,
     public_number,
     scale_mover,
     weight_remarks,
 )
-from secureps.policy.spending import make_fact
+from secureps.policy.spending import make_fact, of_all_runs
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
-from secureps.privacy.ledger import OWN_DELTA, Ledger
+from secureps.privacy.ledger import OWN_DELTA, Ledger, to_row
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
@@ -415,7 +417,8 @@ class ClientWorker(Worker):
         )
         # Only for the data holder's own terminal, because no noise covers these numbers.
         loss = result.metrics.get("loss")
-        told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
+        what = "persons" if protects_persons(pinned.plan.section) else "records"
+        told = f"{result.examples:,} {what}" + ("" if loss is None else f", loss {loss:.4g}")
         standing = self._site.ledger.describe_spent(self._delta)
         return Contributed(made, figures, unsent, told, standing)
 
@@ -456,7 +459,8 @@ class ClientWorker(Worker):
             ledger.refuse_unprotected()
             return
         ahead = Budget(pinned.plan, self._site.name, None).planned(pinned.layout, task.aims)
-        ledger.refuse_spent(pinned.run.id, ahead, self._delta)
+        counted = [of_all_runs(pinned.plan, each) for each in ahead]
+        ledger.refuse_spent(pinned.run.id, counted, self._delta)
 
     def _is_trained(self, task: Contribute) -> bool:
         """Tells whether this training is done, and only the disk refused its update."""
@@ -530,7 +534,7 @@ class ClientWorker(Worker):
             versions={at.group: at.version for at in task.model},
             seed=stream.integer(63),
             settings=plan.section.training,
-            privacy=record_privacy(plan, site.records),
+            privacy=trainable_privacy(plan, site.trainer, site.records),
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
@@ -547,6 +551,9 @@ class ClientWorker(Worker):
             for group in self._layout().groups:
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
+        if result.examples and protects_persons(self._machine.pinned.plan.section):
+            # How many records a person has is no public number, whatever the script returns.
+            return dataclasses.replace(result, examples=count_persons(self._site.trainer))
         return result
 
     def _labels(self, task: Contribute) -> tuple[Label, ...]:
@@ -583,8 +590,7 @@ class ClientWorker(Worker):
             aim.step,
             update,
             self._digest_model(task),
-            spends if isinstance(spends, Charge) else None,
-            spends if isinstance(spends, Release) else None,
+            *to_row(None if spends is None else of_all_runs(self._machine.pinned.plan, spends)),
         )
 
     def _draft_update(

@@ -406,14 +406,16 @@ class NoiseSection(Table):
 
 
 class RecordPrivacySection(NoiseSection):
-    """Record-level DP-SGD inside the clients.
+    """DP-SGD inside the clients, by record or by person.
 
     With `adjacency` "add-or-remove", epsilon bounds the effect of adding or removing a record, and
     a client's weight is a public number: `records`, or one of its own. With "zero-out" it bounds
     the effect of blanking a record, and the weight is the client's number of records, then public.
+    With the unit "person", all of this is of persons, each with all records: `records` is a number
+    of persons, and the gradients of a person's records are clipped as one.
     """
 
-    unit: Literal["record"] = "record"
+    unit: Literal["record", "person"] = "record"
     adjacency: Literal["add-or-remove", "zero-out"] = "add-or-remove"
     records: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
     max_grad_norm: float = Field(gt=0)
@@ -513,9 +515,9 @@ class EvaluationSection(Table):
 
 
 def _unit(privacy: Any) -> Any:
-    if isinstance(privacy, dict):
-        return privacy.get("unit", "record")
-    return getattr(privacy, "unit", None)
+    given = isinstance(privacy, dict)
+    unit = privacy.get("unit", "record") if given else getattr(privacy, "unit", None)
+    return "record" if unit == "person" else unit  # one section has both
 
 
 PrivacySection = Annotated[
@@ -523,7 +525,7 @@ PrivacySection = Annotated[
     Discriminator(
         _unit,
         custom_error_type="unit",
-        custom_error_message='unit must be "record" or "client"',
+        custom_error_message='unit must be "record", "person" or "client"',
     ),
 ]
 

@@ -23,7 +23,8 @@ class UpdateReleased:
             place.
         model: digest of the model that the update was trained from; no other update of the group
             from this model may leave, even if the version has another name.
-        charge, release: the privacy fact of the update; neither without privacy.
+        charge, release: the privacy fact of the update; neither without privacy. Both mean that
+            the charge is of persons (`privacy.ledger`).
     """
 
     run: bytes

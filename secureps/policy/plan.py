@@ -149,6 +149,12 @@ def counts_by_public_number(section: PlanSection) -> bool:
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
 
 
+def protects_persons(section: PlanSection) -> bool:
+    """Tells whether epsilon is of persons; then numbers of a client's records are of persons."""
+    privacy = section.privacy
+    return isinstance(privacy, RecordPrivacySection) and privacy.unit == "person"
+
+
 def publishes_exact_counts(section: PlanSection) -> bool:
     """Tells whether clients publish the exact number of their examples, in any group."""
     return not counts_by_public_number(section) and any(
@@ -168,10 +174,10 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     assert isinstance(privacy, RecordPrivacySection)
     if privacy.records is None:
         raise PlanRefused(
-            "privacy.records: that a record was added or removed must not show in how much a "
-            "client counts, so it counts by a public number: state about how many records a "
-            'client has (or each client its own, by --records), or set adjacency = "zero-out", '
-            "under which exact numbers are public"
+            f"privacy.records: that a {privacy.unit} was added or removed must not show in how "
+            "much a client counts, so it counts by a public number: state about how many "
+            f"{privacy.unit}s a client has (or each client its own, by --records), or set "
+            'adjacency = "zero-out", under which exact numbers are public'
         )
     return privacy.records
 
@@ -186,9 +192,10 @@ def describe_public_number(section: PlanSection, own: int | None) -> tuple[str, 
     if not publishes_counts(section):
         return ()
     number = public_number(section, own)
-    how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
+    what = "persons" if protects_persons(section) else "examples"
+    how, own_way = f"by how many {what} it has", "; --records N counts by a number of your own"
     if number is not None:
-        how, own_way = f"as {number} examples", ""
+        how, own_way = f"as {number} {what}", ""
     return (
         f"this client counts {how}, and that number is public: the coordinator, the shards and the "
         f"key holders read it in its receipts{own_way}",

@@ -1,7 +1,7 @@
 """What submissions spend under a plan, and which noise or how many versions meet an epsilon.
 
-This module alone knows whether a plan protects a client's records or the client as a whole, so that
-facts of the two units are never added.
+This module alone knows whether a plan protects a client's records, the persons whose they are, or
+the client as a whole, so that facts of two units are never added.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from secureps.config.plan import ClientPrivacySection, PlanSection
 from secureps.errors import ConfigError, InternalError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Fact, Release
-from secureps.policy.plan import Plan
-from secureps.privacy.ledger import Ledger
+from secureps.policy.plan import Plan, protects_persons
+from secureps.privacy.ledger import UNIT_NAMES, Ledger, PersonCharge
 from secureps.wording import counted
 
 
@@ -28,7 +28,7 @@ def adjacency(plan: Plan) -> str:
     if isinstance(privacy, ClientPrivacySection):
         return CLIENT_ADJACENCY
     how = "replaced by nothing" if privacy.adjacency == "zero-out" else "added or removed"
-    return f"one record {how}"
+    return f"{UNIT_NAMES[privacy.unit]} {how}"
 
 
 def make_fact(
@@ -40,14 +40,21 @@ def make_fact(
     sends so many `values` (`GroupLayout.sent`), and `version` is its base.
     """
     privacy = plan.section.privacy
-    if privacy is None or (plan.trails(group) and privacy.unit == "record"):
+    if privacy is None:
         return None
     if isinstance(privacy, ClientPrivacySection):
         mechanism = plan.mechanism(group, values)
         assert mechanism is not None
         return replace(mechanism.release(party, group, version), step=step)
+    if plan.trails(group):
+        return None
     steps = int(plan.section.training["local_steps"])
     return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, step)
+
+
+def of_all_runs(plan: Plan, fact: Fact) -> Fact:
+    """Returns a fact as a ledger over all runs has it, which knows the unit but not the plan."""
+    return PersonCharge(*astuple(fact)) if protects_persons(plan.section) else fact
 
 
 def total_epsilon(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:

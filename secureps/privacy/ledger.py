@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from secureps.errors import Conflict, Malformed
@@ -13,6 +13,38 @@ from secureps.messages.charge import Charge, Fact, Release
 
 OWN_DELTA = 1e-5
 """The largest delta at which a client accounts for a budget of its own."""
+
+UNIT_NAMES = {"record": "one record", "person": "all records of one person"}
+"""How texts name what a charge protects, by the plan's unit."""
+
+
+class PersonCharge(Charge):
+    """A charge of a plan that protects persons, in a ledger over all runs, which knows no plan.
+
+    Its row has the charge, and beside it a release of nothing. A version that knows no persons
+    takes that for both of its units, and refuses to add it to what records have spent.
+    """
+
+    __slots__ = ()
+
+
+def to_row(fact: Fact | None) -> tuple[Charge | None, Release | None]:
+    """Returns the two fields in which a row of a ledger over all runs has a fact."""
+    if isinstance(fact, PersonCharge):
+        charge = Charge(*astuple(fact))
+        return charge, _release_of_nothing(charge)
+    return (fact, None) if isinstance(fact, Charge) else (None, fact)
+
+
+def from_row(charge: Charge | None, release: Release | None) -> tuple[Fact, ...]:
+    """Returns the facts of such a row: none, one, or both units, which nothing may add up."""
+    if charge and release and release == _release_of_nothing(charge):
+        return (PersonCharge(*astuple(charge)),)
+    return tuple(each for each in (charge, release) if each is not None)
+
+
+def _release_of_nothing(of: Charge) -> Release:
+    return Release(of.party, of.group, of.version, 0.0, 0.0, 0.0, 1, 0.0, of.step)
 
 
 def demand_sound(fact: Fact) -> None:

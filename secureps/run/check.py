@@ -31,7 +31,7 @@ from secureps.config.sections import (
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
-from secureps.messages.charge import Fact, Release
+from secureps.messages.charge import Fact
 from secureps.messages.run import Schema
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
@@ -47,7 +47,7 @@ from secureps.policy.explain.explanation import (
 )
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan, publishes_counts, publishes_exact_counts
-from secureps.policy.spending import Choice, choose_noise, make_fact, refuse_epsilon
+from secureps.policy.spending import Choice, choose_noise, make_fact, of_all_runs, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -64,7 +64,7 @@ from secureps.run.script.process import assign, script_process
 from secureps.run.server_app import run_server_app, share_settings
 from secureps.run.simulate.scenario_file import load_scenario, refuse_few
 from secureps.run.up.folder import shard_names
-from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
+from secureps.store.budget import BudgetLedger, demand_unit, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.admission import SHARES
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PAYLOADS_AT_ONCE, PIECE, STREAM_BUFFER
@@ -594,7 +594,7 @@ def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
     spent = epsilon_of(known, OWN_DELTA)
     if spent >= budget:
         objection = f"{spent:.3f} of {budget:g} is spent: nothing more is sealed at this site"
-    unit = "client" if any(isinstance(fact, Release) for fact in known) else "record"
+    unit = demand_unit(map(type, known))
     if known and privacy is not None and privacy.unit != unit:
         objection = (
             f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "
@@ -615,8 +615,9 @@ def _overspends(known: Sequence[Fact], budget: float, plan: Plan) -> str:
     if privacy is None:
         return ""
     facts = [make_fact(plan, "client", group, 1, 0) for group in plan.groups]
+    new = [of_all_runs(plan, fact) for fact in facts if fact is not None]
     delta = min(privacy.delta, OWN_DELTA)
-    least = min(epsilon_of([*known, fact], delta) for fact in facts if fact is not None)
+    least = min(epsilon_of([*known, fact], delta) for fact in new)
     if least <= budget:
         return ""
     return (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from secureps.messages.member_records import (
     SentWithoutPrivacy,
     UpdateReleased,
 )
-from secureps.privacy.ledger import OWN_DELTA
+from secureps.privacy.ledger import OWN_DELTA, UNIT_NAMES, PersonCharge, from_row
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_rows import NO_SPACE, START, height_path, read_height
@@ -105,6 +105,7 @@ class BudgetLedger:
         self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
         # Runs whose rows an older version wrote: these rows count updates but do not name them.
         self._unnamed: set[bytes] = set()
+        self._kinds: set[type] = set()
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
         """Charges updates durably before they leave, all in one transaction.
@@ -179,7 +180,7 @@ class BudgetLedger:
         new = self._select_new(rows)
         if any(_is_unprotected(row) for row in rows):
             self.refuse_unprotected()
-        if facts := [row.fact for row in new if row.fact is not None]:
+        if facts := [fact for row in new for fact in from_row(row.charge, row.release)]:
             self._demand(facts, delta)
 
     def begin_training(self, run: bytes) -> float:
@@ -231,6 +232,8 @@ class BudgetLedger:
             append([BudgetLowered(budget)])
 
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
+        if PersonCharge in (kinds := self._kinds.union(map(type, new))):
+            demand_unit(kinds)  # without a budget too: what records spent is unknown for persons
         if (limit := self.limit) is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))
@@ -310,6 +313,7 @@ class BudgetLedger:
 
     def _add(self, at: float, row: OnRecord) -> None:
         self._rows.append((at, row))
+        self._kinds.update(type(fact) for _, fact in _select_facts([(at, row)]))
         if isinstance(row, UpdateReleased):
             self._places[_place(row)] = row.update, row.model
             if row.model:
@@ -365,7 +369,7 @@ def _is_unprotected(row: UpdateReleased) -> bool:
 
 def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     charged = (row for _, row in rows if isinstance(row, UpdateReleased | BudgetCharged))
-    return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
+    return [(row.run, fact) for row in charged for fact in from_row(row.charge, row.release)]
 
 
 def _count_unprotected(rows: Rows) -> Counter[bytes]:
@@ -387,21 +391,37 @@ def _is_training(row: OnRecord) -> bool:
 
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
-    """Computes the epsilon of charges of one unit; PlanRefused if both units are mixed."""
+    """Computes the epsilon of charges of one unit; PlanRefused if units are mixed."""
     from secureps.privacy.accountant import client_epsilon, epsilon
 
+    demand_unit(map(type, facts))
     charges = [fact for fact in facts if isinstance(fact, Charge)]
     releases = [fact for fact in facts if isinstance(fact, Release)]
-    if charges and releases:
-        raise PlanRefused(
-            "the ledger counts single records in some runs and whole clients in others, and no "
-            "epsilon is the sum of both: name another file by --ledger for this plan"
-        )
     return client_epsilon(releases, delta) if releases else epsilon(charges, delta)
 
 
+_UNITS = {Charge: "record", PersonCharge: "person", Release: "client"}
+"""The unit of each kind of charge, as plans name it."""
+
+_COUNTED = {"record": "single records", "person": "persons", "client": "whole clients"}
+
+
+def demand_unit(kinds: Iterable[type]) -> str:
+    """Names the unit of charges, "record" if there are none; PlanRefused if there are several."""
+    found = set(kinds)
+    units = [unit for kind, unit in _UNITS.items() if kind in found]
+    if len(units) > 1:
+        one, other, *_ = (_COUNTED[unit] for unit in units)
+        raise PlanRefused(
+            f"the ledger counts {one} in some runs and {other} in others, and no epsilon is the "
+            "sum of both: name another file by --ledger for this plan"
+        )
+    return units[0] if units else "record"
+
+
 def unit_of(facts: Sequence[Fact]) -> str:
-    """Names the unit of these charges; they do not know their plan's adjacency."""
-    if any(isinstance(fact, Release) for fact in facts):
+    """Says what these charges protect; they do not know their plan's adjacency."""
+    if (unit := demand_unit(map(type, facts))) == "client":
         return CLIENT_ADJACENCY
-    return "one record, added or removed or replaced by nothing as the plan of each run says"
+    name = UNIT_NAMES[unit]
+    return f"{name}, added or removed or replaced by nothing as the plan of each run says"

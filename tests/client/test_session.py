@@ -316,6 +316,13 @@ def test_a_private_plan_wants_a_loop_that_says_it_takes_private_steps(tmp_path: 
     with pytest.raises(ps.PlanRefused, match="private_steps=True"):
         ps.join(tmp_path, private, **options)
     ps.join(tmp_path, private, **options, private_steps=True)
+    persons = small_plan(privacy=PRIVACY | {"unit": "person"}, training={"local_steps": 2})
+    with pytest.raises(ps.PlanRefused, match="private_steps=True"):
+        ps.join(tmp_path, persons, **options, persons=3)
+    with pytest.raises(ScriptFailed, match=r"says how many by persons\(\) or join\(persons=\)"):
+        ps.join(tmp_path, persons, **options, private_steps=True)
+    session = ps.join(tmp_path, persons, **options, private_steps=True, persons=3)
+    assert session._trainer.persons() == 3
 
 
 @pytest.mark.parametrize(

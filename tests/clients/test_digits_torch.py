@@ -93,7 +93,7 @@ def test_a_share_of_the_memory_is_asked_of_the_gpu_that_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = list[tuple[float, str | None]]()
-    monkeypatch.setattr(script, "TorchTrainer", lambda *_, device: device)
+    monkeypatch.setattr(script, "TorchTrainer", lambda *_, device, persons: device)
     monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(
         script.torch.cuda, "set_per_process_memory_fraction", lambda *given: asked.append(given)

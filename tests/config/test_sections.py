@@ -179,6 +179,15 @@ def test_bytes_have_a_unit(text: str, count: int) -> None:
     assert memory_bytes(text) == count
 
 
+@pytest.mark.parametrize("unit", ["record", "person", "client"])
+def test_a_wrong_key_of_privacy_is_named_whatever_its_unit(unit: str) -> None:
+    """Both units of records have one section, and a location of pydantic has its tag."""
+    with pytest.raises(ConfigError, match=r"privacy\.sigma: unknown key.*known are unit"):
+        parse(PlanSection, {"privacy": {"unit": unit, "sigma": 1.0}}, "it")
+    with pytest.raises(ConfigError, match=r"privacy\.delta: must be below 1"):
+        parse(PlanSection, {"privacy": {"unit": unit, "delta": 1.0}}, "it")
+
+
 @pytest.mark.parametrize("text", ["", "2", "GiB", "-1 GiB", "2 gib", "1e3 MB", "2 GiBs", "2  GB"])
 def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
     assert re.fullmatch(MEMORY, text) is None

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,28 @@ from torch import nn
 from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.trainer import FitConfig
 from secureps.client.update import BlockIntegers
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
+from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan, most_counted
+from secureps.policy.spending import total_epsilon
+from secureps.privacy.ledger import PersonCharge
 from secureps.roles.pinned_run import Pinned
 from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.datasets import digits
+from secureps.store.budget import epsilon_of
 from secureps.store.journal import MemoryJournal
-from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
+from tests.kits.cheats import journalled
+from tests.kits.federations import OF_RECORDS, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.privacy_kit import group, private_plan
 from tests.kits.sealed_blocks import looked_at
@@ -41,23 +45,27 @@ NOISE = 20.0
 """So much that gradients are a hundredth of it."""
 
 
-def demo(adjacency: str) -> Plan:
+def demo(adjacency: str, unit: str = "record") -> Plan:
     """The demo's plan, two holders and one version of it, with more noise and a lower rate."""
     section = load_plan(ROOT / "policies" / "digits.toml").section.model_dump()
     section |= {"versions": 1, "evaluation": None, "cipher": {"name": "plain", "capacity": 8}}
     section["group"][0]["rule"] |= {"quorum": CLIENTS, "start": CLIENTS, "minimum": 2}
-    section["privacy"] |= {"noise_multiplier": NOISE, "adjacency": adjacency}
+    section["privacy"] |= {"noise_multiplier": NOISE, "adjacency": adjacency, "unit": unit}
     if adjacency == "zero-out":
         del section["privacy"]["records"]
+        section["group"][0]["most_examples"] = 1000
     section["training"] |= {"lr": 0.25, "local_steps": 4}
     return Plan(parse(PlanSection, section, "the demo"))
 
 
 @pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out"])
+@pytest.mark.parametrize("unit", ["record", "person"])
 def test_what_the_demo_seals_has_the_noise_that_is_charged(
-    adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unit: str, adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And persons count where records did: in the expected batch, in receipts and in ledgers."""
     sealed: list[tuple[NDArray[np.int64], float, Charge]] = []
+    published: list[int] = []
     seal = OutboxSealer.seal
 
     def recorded(
@@ -69,14 +77,15 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
         update = seal(self, pinned, receipt, again)
-        assert isinstance(update.receipt.fact, Charge)
+        assert type(update.receipt.fact) is Charge
+        published.append(receipt.examples)
         share = receipt.examples / most_counted(pinned.plan.group(receipt.id.group))
         sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)
-    plan, script = demo(adjacency), Script(ROOT / "clients" / "digits_torch.py")
-    settings = {"alpha": 1.0, "seed": 7, "partitions": CLIENTS}
+    plan, script = demo(adjacency, unit), Script(ROOT / "clients" / "digits_torch.py")
+    settings = {"alpha": 1.0, "seed": 7, "partitions": CLIENTS, "each": 5}
     records: list[int] = []
     trainers = {}
     for number in range(CLIENTS):
@@ -84,9 +93,16 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         trainers[f"client-0{number}"] = trainer
     for trainer in trainers.values():
         config = FitConfig({"all": 0}, 1, {"lr": 0.1, "local_steps": 1})
-        records.append(trainer.fit(trainer.parameters(1), config).examples)
-    Simulation(plan, Cast(trainers, SecretSeed(bytes(range(32)))), tmp_path).run()
+        held = trainer.fit(trainer.parameters(1), config).examples
+        records.append(-(-held // 5) if unit == "person" else held)
+    simulation = Simulation(plan, Cast(trainers, SecretSeed(bytes(range(32)))), tmp_path)
+    simulation.run()
     assert len(sealed) == CLIENTS
+    if adjacency == "zero-out":
+        assert sorted(published) == sorted(records)
+    for name in trainers:
+        ((_, fact),) = simulation._ledgers[name].facts()
+        assert type(fact) is (PersonCharge if unit == "person" else Charge)
     lr, rate = 0.25, 0.5
     privacy = plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -136,27 +152,54 @@ def linear() -> nn.Module:
     return nn.Linear(12, 3)
 
 
-class Idle(Walker):
-    """Takes other private steps than it is told to, and says so."""
-
-    taken = 0
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        return replace(super().fit(parameters, config), steps=self.taken)
-
-
-@pytest.mark.parametrize("taken", [0, 1, 3, 4])
-def test_other_private_steps_than_are_charged_are_never_sealed(
-    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("persons", [None, 0])
+def test_a_client_that_knows_no_persons_is_refused_by_a_plan_that_protects_them(
+    persons: int | None, tmp_path: Path
 ) -> None:
-    plan = small_plan(**OF_RECORDS | {"training": {"local_steps": 2}})
-    monkeypatch.setattr(Idle, "taken", taken)
-    simulation = small_federation(plan, tmp_path, kind=Idle)
-    told = f"what fit returned: it took {taken} private steps, and the plan allows 2"
+    """Its trainer would take steps that protect records, and its charges would speak of persons."""
+    plan = small_plan(**OF_RECORDS | {"privacy": OF_RECORDS["privacy"] | {"unit": "person"}})
+    simulation = small_federation(plan, tmp_path, kind=Walker if persons is None else Nobody)
+    told = "does not say whose records it has: give TorchTrainer persons=, the person of each"
     with pytest.raises(ScriptFailed, match=told):
         simulation.run()
+    assert not simulation.coordinator.federation.ledger.facts
+    trainers = simulation._cast.trainers.values()
+    assert [own.fits for own in trainers if isinstance(own, Walker)] == [0] * 6
+
+
+class Nobody(Walker):
+    def persons(self) -> int:
+        return 0
+
+
+class Somebody(Walker):
+    """Of seven persons, which are other than its number of records."""
+
+    def persons(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(("adjacency", "counted"), [("zero-out", 7), ("add-or-remove", 10)])
+def test_ledgers_of_a_run_count_persons_and_nobody_is_told_how_many_records_they_have(
+    adjacency: str, counted: int, tmp_path: Path
+) -> None:
+    """Under zero-out the true number of persons is public, otherwise the plan's number."""
+    privacy = OF_RECORDS["privacy"] | {"unit": "person", "adjacency": adjacency}
+    if adjacency == "zero-out":
+        del privacy["records"]
+    plan = small_plan(**OF_RECORDS | {"privacy": privacy})
+    simulation = small_federation(plan, tmp_path, kind=Somebody)
+    simulation.run()
     ledger = simulation.coordinator.federation.ledger
-    assert not ledger.facts
+    assert {type(fact) for fact in ledger.facts} == {Charge}
+    for name, own in simulation._ledgers.items():
+        facts = [fact for _, fact in own.facts()]
+        assert [type(fact) for fact in facts] == [PersonCharge] * plan.section.versions
+        assert epsilon_of(facts, 1e-5) == total_epsilon(plan, ledger.tally(name)) > 0
+        (run,) = own.spent()
+        assert run.facts == plan.section.versions
+    members = [m for each in journalled(simulation, CohortClosed) for m in each.cohort.members]
+    assert {member.examples for member in members} == {counted}
 
 
 COUNTS = (30, 60, 90, 200, 400)

@@ -1,11 +1,10 @@
 """Rows of a data holder's ledger: updates with made-up names."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.member_records import UpdateReleased
-from secureps.privacy.ledger import OWN_DELTA
+from secureps.privacy.ledger import OWN_DELTA, to_row
 from secureps.store.budget import BudgetLedger
 
 Fact = Charge | Release
@@ -14,8 +13,7 @@ Fact = Charge | Release
 def row(run: bytes, fact: Fact, update: bytes = b"its integers") -> UpdateReleased:
     """Names an update that spends this, trained from a model of its version."""
     place = (run, fact.party, fact.group, fact.version, fact.step)
-    spends: dict[str, Any] = {type(fact).__name__.lower(): fact}
-    return UpdateReleased(*place, update, fact.version.to_bytes(8), **spends)
+    return UpdateReleased(*place, update, fact.version.to_bytes(8), *to_row(fact))
 
 
 def charge(ledger: BudgetLedger, run: bytes, fact: Fact, delta: float = OWN_DELTA) -> None:

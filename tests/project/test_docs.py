@@ -252,7 +252,7 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "`[group.optimizer.schedule]`": plan.ScheduleSection,
     "`[group.sparse]`": plan.SparseSection,
     "`[group.adaptive]`": plan.AdaptiveSection,
-    '`[privacy]`, unit = "record"': plan.RecordPrivacySection,
+    '`[privacy]`, unit = "record" or "person"': plan.RecordPrivacySection,
     '`[privacy]`, unit = "client"': plan.ClientPrivacySection,
     "`[evaluation]`": plan.EvaluationSection,
     "`[evaluation.best]`": plan.BestSection,

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from secureps.client.site_policy import script_digest
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge, Fact, Release
 from secureps.policy.plan import load_plan
+from secureps.privacy.ledger import PersonCharge
 from secureps.run.check import check_site, is_accepted
 from secureps.store.budget import BudgetLedger, epsilon_of
 from tests.kits.command import typed
@@ -93,11 +94,32 @@ def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> 
     assert found.objection == ""
 
 
-def test_a_ledger_of_the_other_unit_refuses_it(tmp_path: Path) -> None:
-    ledger = BudgetLedger(tmp_path / "own.db")
-    charge(ledger, bytes(32), Release("a", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+@pytest.mark.parametrize(
+    ("unit", "fact"),
+    [
+        ("client", Release("a", "all", 0, 1.0, 2.0, 50.0, 1, 0.0)),
+        ("person", PersonCharge("a", "all", 0, 4.0, 0.2, 20)),
+    ],
+)
+def test_a_ledger_of_another_unit_refuses_it(unit: str, fact: Fact, tmp_path: Path) -> None:
+    charge(BudgetLedger(tmp_path / "own.db"), bytes(32), fact)
     found = verdicts(tmp_path, KEPT)
-    assert found["ledger"].startswith("it counts by client, and the plan by record: no epsilon")
+    assert found["ledger"].startswith(f"it counts by {unit}, and the plan by record: no epsilon")
+
+
+def test_a_plan_for_persons_is_judged_by_a_ledger_of_persons(tmp_path: Path) -> None:
+    charge(BudgetLedger(tmp_path / "own.db"), bytes(32), PersonCharge("a", "all", 0, 4.0, 0.2, 20))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.read_text().replace("[privacy]  ", '[privacy]\nunit = "person"\n#'))
+    for budget, refused in (("8.0", list[str]()), ("0.5", ["budget", "ledger"])):
+        (tmp_path / "site.toml").write_text(f'ledger = "own.db"\nbudget = {budget}\n')
+        found = check_site(plan, tmp_path / "site.toml")
+        assert [each.key for each in found if each.objection] == refused
+    (tmp_path / "own.db").unlink()
+    (tmp_path / "own.db.height").unlink()
+    charge(BudgetLedger(tmp_path / "own.db"), bytes(32), Charge("a", "all", 0, 4.0, 0.2, 20))
+    (verdict,) = [v for v in check_site(plan, tmp_path / "site.toml") if v.key == "ledger"]
+    assert verdict.objection.startswith("it counts by record, and the plan by person: no epsilon")
 
 
 def test_the_command_says_it_and_ends_with_its_status(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
 from secureps.messages.records import RunPinned
 from secureps.privacy.accountant import epsilon
-from secureps.privacy.ledger import OWN_DELTA
+from secureps.privacy.ledger import OWN_DELTA, PersonCharge, from_row
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute
 from secureps.roles.pinned_run import Pinned
@@ -111,6 +111,66 @@ def test_units_do_not_add_up(tmp_path: Path) -> None:
     charge(ledger, ONE, spent(0))
     with pytest.raises(PlanRefused, match="no epsilon is the sum of both"):
         charge(ledger, TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+
+
+def of_persons(version: int) -> PersonCharge:
+    return PersonCharge(*dataclasses.astuple(spent(version)))
+
+
+KINDS: dict[str, Charge | Release] = {
+    "persons": of_persons(0),
+    "single records": spent(0),
+    "whole clients": Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0),
+}
+
+
+@pytest.mark.parametrize("budget", [None, 1000.0])
+@pytest.mark.parametrize("other", ["single records", "whole clients"])
+@pytest.mark.parametrize("first", ["persons", "other"])
+def test_persons_are_never_mixed_with_others(
+    first: str, other: str, budget: float | None, tmp_path: Path
+) -> None:
+    """Without a budget too: how much of what records spent was one person's, nobody knows."""
+    before, after = KINDS["persons"], KINDS[other]
+    if first == "other":
+        before, after = after, before
+    charge(BudgetLedger(tmp_path / "own.db", budget), ONE, before)
+    ledger = BudgetLedger(tmp_path / "own.db", budget)  # what a file keeps, not what is in memory
+    told = "counts (persons|single records) in some runs and (persons|whole clients) in others"
+    with pytest.raises(PlanRefused, match=told):
+        charge(ledger, TWO, after)
+    with pytest.raises(PlanRefused, match=told):
+        ledger.refuse_spent(TWO, [after])
+    assert BudgetLedger(tmp_path / "own.db").facts() == [(ONE, before)]
+
+
+def test_a_ledger_says_that_it_counts_persons(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db", cost(2) * 1.0001)
+    for version in range(2):
+        charge(ledger, ONE, of_persons(version))
+        charge(ledger, ONE, of_persons(version))  # the same update again costs nothing
+    ledger.refuse_spent(ONE, [of_persons(1)])
+    with pytest.raises(BudgetSpent, match=r"budget is .*, of all records of one person, added"):
+        charge(ledger, TWO, of_persons(0))
+    with pytest.raises(BudgetSpent, match=r"budget is .*, of all records of one person, added"):
+        ledger.refuse_spent(TWO, [of_persons(0)])
+    assert [(run.facts, run.epsilon) for run in ledger.spent()] == [(2, cost(2))]
+    told = said(app, "budget", "show", tmp_path / "own.db")
+    assert "of all records of one person, added or removed or replaced by nothing" in told
+    assert "one record" not in told
+
+
+def test_a_version_that_knows_no_persons_refuses_to_add_them_to_records(tmp_path: Path) -> None:
+    """It takes a row of persons for one of both of its units, which it never adds up."""
+    ledger = BudgetLedger(tmp_path / "own.db")
+    charge(ledger, ONE, of_persons(0))
+    ((_, found),) = ledger.rows()
+    assert isinstance(found, UpdateReleased)
+    assert type(found.charge) is Charge
+    assert found.charge == spent(0)
+    assert found.release == Release("client-00", "all", 0, 0.0, 0.0, 0.0, 1, 0.0)
+    real = dataclasses.replace(found.release, l2=1.0, l1=1.0)
+    assert from_row(found.charge, real) == (spent(0), real), "no charge of persons, but of both"
 
 
 def test_a_charge_reads_what_is_new_and_no_more(

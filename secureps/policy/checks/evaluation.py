@@ -152,8 +152,8 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
         )
     if own.reports and isinstance(section.privacy, RecordPrivacySection):
         raise PlanRefused(
-            "evaluation.reports: under record-level privacy nothing is told of the records that a "
-            "client trains on but by noisy steps: remove them"
+            f"evaluation.reports: under {section.privacy.unit}-level privacy nothing is told of "
+            "the records that a client trains on but by noisy steps: remove them"
         )
     if own.reports and own.evaluator is not None:
         raise PlanRefused(

@@ -88,7 +88,7 @@ def refuse_holders(section: CipherSection, opening: Opening) -> None:
 def refuse_unsound_work(section: PlanSection) -> None:
     if section.work is not None and isinstance(section.privacy, RecordPrivacySection):
         raise PlanRefused(
-            "work: under record-level privacy every version takes and charges "
+            f"work: under {section.privacy.unit}-level privacy every version takes and charges "
             "training.local_steps private steps; a client that took fewer would tell in its "
             "charges how fast its machine is and how much it holds: remove [work]"
         )
@@ -115,7 +115,7 @@ def weak_privacy(privacy: Privacy) -> tuple[str, ...]:
             f"--budget EPSILON, which counts at {OWN_DELTA:g}"
         )
     if privacy.noise_multiplier < LEAST_NOISE:
-        of, what = ("step", "record") if privacy.unit == "record" else ("version", "client")
+        of, what = ("version" if privacy.unit == "client" else "step"), privacy.unit
         found.append(
             f"WARNING: the plan's noise_multiplier is {privacy.noise_multiplier:g}, below "
             f"{LEAST_NOISE:g}: a single {of} that a {what} takes part in has an epsilon above 10, "
@@ -160,7 +160,7 @@ def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
     """
     if section.sparse is None or privacy is None:
         return
-    whose = "a record" if isinstance(privacy, RecordPrivacySection) else "a client"
+    whose = f"a {privacy.unit}"
     raise PlanRefused(
         f"sparse: which row-blocks are sent tells which rows {whose} touches, and no noise hides "
         "that: remove sparse, so that everybody sends the whole table, or [privacy]"
@@ -310,8 +310,8 @@ def refuse_sum(section: GroupSection, own: Bounds, privacy: Privacy) -> None:
             )
     if isinstance(privacy, RecordPrivacySection):
         raise PlanRefused(
-            'outcome = "sum": under record-level privacy nothing is told of a client\'s records '
-            'but by noisy steps: take unit = "client", or a plan of its own for the sum'
+            f'outcome = "sum": under {privacy.unit}-level privacy nothing is told of a client\'s '
+            'records but by noisy steps: take unit = "client", or a plan of its own for the sum'
         )
     if section.weighting != "uniform":
         raise PlanRefused('weighting: in a sum all count alike: take "uniform"')

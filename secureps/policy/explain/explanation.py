@@ -66,6 +66,7 @@ from secureps.policy.plan import (
     leaves_few_bits,
     most_counted,
     one_envelope,
+    protects_persons,
     shares_of,
     value_bytes,
 )
@@ -166,7 +167,8 @@ def _counted(plan: Plan, section: GroupSection) -> str:
         return ""
     if counts_by_public_number(plan.section):
         return "; besides, each counts by a public number, its own or privacy.records"
-    return "; besides, each counts by its number of records, which is public then"
+    what = "persons" if protects_persons(plan.section) else "records"
+    return f"; besides, each counts by its number of {what}, which is public then"
 
 
 def _charged(plan: Plan, section: RuleSection, name: str, own: Bounds) -> str:
@@ -516,8 +518,8 @@ def _spread(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
         return
     if not numbers:
         yield (
-            "how much noise an update has depends on how many records clients have, or count by: "
-            "it cannot be said without their script, or privacy.records"
+            f"how much noise an update has depends on how many {privacy.unit}s clients have, or "
+            "count by: it cannot be said without their script, or privacy.records"
         )
     elif numbers[0] != numbers[-1]:
         for name in plan.groups:
@@ -634,7 +636,8 @@ def _unit(plan: Plan) -> str:
     if not isinstance(privacy, RecordPrivacySection):
         return adjacency(plan)
     public = privacy.adjacency == "zero-out"
-    how = "how many a client has is public" if public else "a client counts by a public number"
+    what = "how many persons" if privacy.unit == "person" else "how many"
+    how = f"{what} a client has is public" if public else "a client counts by a public number"
     return f"{adjacency(plan)} ({how})"
 
 
@@ -678,8 +681,8 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     """Returns the standard deviation of DP-SGD's noise on a coordinate of a cohort's mean.
 
     Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), for a
-    client that counts by n records. Steps and clients are independent. Momentum, which would add to
-    it, is not included. The cohort is the smallest allowed, of the first clients in `numbers`.
+    client that counts by n records or persons. Steps and clients are independent, and momentum is
+    left out. The cohort is the smallest allowed, of the first clients in `numbers`.
     """
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -703,8 +706,9 @@ def _warn_of_price(plan: Plan, price: Price | None) -> Iterator[str]:
             f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
-    record = isinstance(plan.section.privacy, RecordPrivacySection)
-    what = "more records, a higher sample_rate" if record else "a clip no longer than updates are"
+    own, what = plan.section.privacy, "a clip no longer than updates are"
+    if isinstance(own, RecordPrivacySection):
+        what = f"more {own.unit}s, a higher sample_rate"
     for name in _one_of_each(plan):
         if (lasting := price.noise_run.get(name, 0.0)) <= 1:
             continue

@@ -116,7 +116,8 @@ def describe_opened(plan: Plan) -> str:
     if privacy is None:
         return "the whole update: nothing protects it but the cipher"
     if isinstance(privacy, RecordPrivacySection):
-        return "an update whose noise protects each record to the epsilon below, and nothing else"
+        unit = privacy.unit
+        return f"an update whose noise protects each {unit} to the epsilon below, and nothing else"
     if privacy.placement == "local":
         return "an update whose own noise protects it to the epsilon below"
     if privacy.placement == "aggregator":

@@ -36,7 +36,10 @@ from secureps.client.trainer import (
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 
-OPTIONAL = ("examples", "initial_digest", "kinds", "touches", "evaluate_at", "report_at", "tied")
+OPTIONAL = (
+    *("examples", "persons", "initial_digest", "kinds", "touches"),
+    *("evaluate_at", "report_at", "tied"),
+)
 """The optional methods of a trainer."""
 
 Arrays = dict[str, NDArray[Any]]

@@ -23,12 +23,13 @@ from secureps.client.trainer import (
     Trainer,
     add_listener,
     blamed,
+    count_persons,
     count_records,
-    record_privacy,
+    trainable_privacy,
 )
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, protects_persons
 from secureps.run.script.channel import Channel, Record, Tensors, as_failure
 from secureps.run.script.scoring import (
     Judge,
@@ -95,7 +96,8 @@ class ScriptHost:
 
     @property
     def _privacy(self) -> RecordPrivacy | None:
-        return record_privacy(self._plan, self._records.get(next(iter(self._holders))))
+        records = self._records.get(next(iter(self._holders)))
+        return trainable_privacy(self._plan, self._first, records)
 
     def _answer_look(self) -> Record:
         refuse = getattr(self._first, "refuse_settings", None)
@@ -107,12 +109,13 @@ class ScriptHost:
         return {"schema": schema, "kinds": dict(self._look.kinds)}
 
     def _count(self) -> Record:
-        """Counts each holder's records (None if unknown), and how many touch each row-block."""
+        """Counts each holder's records, or persons, and how many touch each row-block."""
         examples, touching = list[int | None](), Counter[str]()
+        count = count_persons if protects_persons(self._plan.section) else count_records
         for name, settings in self._holders.items():
             trainer = self._script.make(settings)
             with blamed("examples"):
-                examples.append(count_records(trainer))
+                examples.append(count(trainer))
             if self._plan.section.tables and name != self._plan.evaluator:
                 touching.update(self._look.find_touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}

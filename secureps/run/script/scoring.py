@@ -33,8 +33,8 @@ from secureps.client.trainer import (
     kinds_of,
     read_result,
     read_touched_rows,
-    record_privacy,
     ties_of,
+    trainable_privacy,
 )
 from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
@@ -318,7 +318,7 @@ def train_alone(
             versions=dict.fromkeys(plan.groups, version),
             seed=stream.integer(63),
             settings=plan.section.training,
-            privacy=record_privacy(plan, records),
+            privacy=trainable_privacy(plan, trainer, records),
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):

@@ -18,8 +18,9 @@ from secureps.wording import size
 from tests.kits.committee_plans import committee_plan
 from tests.kits.explained import SERVICE, explain
 from tests.kits.nursery import ROOT
-from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
+from tests.kits.roles_kit import PRIVACY, SCHEMA, make_plan, private_plan
 
+PERSONS = PRIVACY | {"unit": "person"}
 DIGITS = load_plan(ROOT / "policies" / "digits.toml")
 VALUES = 9610
 
@@ -207,17 +208,40 @@ def test_a_remark_is_made_where_it_applies(text: str, plan: Plan, values: int, t
     ("plan", "against", "opened"),
     [
         (private_plan(), "whoever colludes", "protects each record"),
+        (private_plan(PERSONS), "whoever colludes", "protects each person"),
         (client_plan("local"), "whoever colludes", "own noise protects it"),
         (client_plan("distributed", honest=4), "(4 of them)", "1/3 of the noise's variance"),
         (client_plan("aggregator"), "everybody but the shards", "the whole update, without noise"),
     ],
-    ids=["record", "local", "distributed", "aggregator"],
+    ids=["record", "person", "local", "distributed", "aggregator"],
 )
 def test_against_whom_noise_protects(plan: Plan, against: str, opened: str) -> None:
     made = explain(plan, {"all": 60})
     assert made.price is not None
     assert against in made.price.against
     assert opened in made.opened
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "told"),
+    [
+        ("add-or-remove", "added or removed (a client counts by a public number)"),
+        ("zero-out", "replaced by nothing (how many persons a client has is public)"),
+    ],
+)
+def test_an_epsilon_of_persons_is_as_large_as_one_of_records_and_says_persons(
+    adjacency: str, told: str
+) -> None:
+    evaluation = {"every": 1, "metrics": {"loss": 4.0}}
+    plans = [
+        private_plan(each | {"adjacency": adjacency}, evaluation=evaluation)
+        for each in (PRIVACY, PERSONS)
+    ]
+    record, person = (price_of(plan, 60) for plan in plans)
+    assert person.unit == f"all records of one person {told}"
+    alone = price_of(private_plan(PERSONS | {"adjacency": adjacency}), 60)
+    assert record.epsilon_run == person.epsilon_run == alone.epsilon_run
+    assert record.noise == person.noise
 
 
 def test_nothing_private_is_opened_whole() -> None:
