@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.runner import run_client
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.messages.records import Dated, RunPinned
 from secureps.run.cli import app
+from secureps.run.own_script import run_client
 from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, backup
 from secureps.store.checkpoint import checkpoint_path, write_state

@@ -164,7 +164,7 @@ def test_an_evaluator_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
-    tail = "\nfrom secureps.client.runner import run_client\nrun_client(make)\n"
+    tail = "\nfrom secureps.run.own_script import run_client\nrun_client(make)\n"
     with hosted(tmp_path, SCRIPT + tail) as script:
         assert [spec.name for spec in script.look()[0].tensors] == ["n", "w"]
 

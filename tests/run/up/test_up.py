@@ -252,7 +252,7 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
 
 
 EXAMINERS = """
-from secureps.client.runner import run_client
+from secureps.run.own_script import run_client
 from tests.kits.evaluations import Examiner, judged
 
 def make(settings):
