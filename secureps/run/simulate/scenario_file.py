@@ -13,7 +13,7 @@ from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, read_toml, refuse_misplaced, resolve_paths
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.version_metrics import Heading
 from secureps.run.server_app import Founding, run_server_app, share_settings
@@ -101,8 +101,7 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
         _refuse_other_records(path, each, section.clients)
     _refuse_stays(section, path)
     _refuse_unknown_shards(section, (plan, *plans.values()), path)
-    with naming(path, ConfigError):
-        delays = Delays.of(section.delays)
+    delays = Delays(**dict(section.delays))
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
 
 
