@@ -50,8 +50,11 @@ class Section(BaseModel):
     def _write_fixed(
         self, write: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        fixed = FIXED.get(type(self).__name__, {}) if info.context == PINNED else {}
-        return {**fixed, **write(self)}
+        if info.context != PINNED:
+            return write(self)
+        name = type(self).__name__
+        later, written = LATER.get(name, {}), {**FIXED.get(name, {}), **write(self)}
+        return {k: v for k, v in written.items() if k not in later or v != later[k]}
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -143,6 +146,26 @@ FIXED: dict[str, dict[str, Any]] = {
 A file that has one is refused. The text that pins a plan still has them all, so that an older plan
 keeps its run id and its digest. Older checkpoints and audit logs may have texts with other values:
 these are read, but no party takes part in such a run (`roles.pinned_run.read_plan`).
+"""
+
+LATER: dict[str, dict[str, Any]] = {
+    "GroupSection": {
+        **dict.fromkeys(("adaptive", "pull_bits", "sparse", "tier", "versions")),
+        "codec": [],
+        "feedback": False,
+        "outcome": "model",
+    },
+    "PlanSection": {
+        **dict.fromkeys(("scaling", "take_over_after", "work")),
+        "frozen": [],
+        "keep": 3,
+        "replicas": 1,
+    },
+    "SyncSection": {"fraction": 1.0},
+}
+"""Keys that the text that pins a plan leaves out at these defaults, by section.
+
+So the text, and the run id, of a plan from before these keys existed are still the same.
 """
 
 S = TypeVar("S", bound=Section)
