@@ -50,11 +50,12 @@ class Section(BaseModel):
     def _write_fixed(
         self, write: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
         if info.context != PINNED:
-            return write(self)
+            return written
         name = type(self).__name__
-        later, written = LATER.get(name, {}), {**FIXED.get(name, {}), **write(self)}
-        return {k: v for k, v in written.items() if k not in later or v != later[k]}
+        later, whole = LATER.get(name, {}), {**FIXED.get(name, {}), **written}
+        return {k: v for k, v in whole.items() if k not in later or v != later[k]}
 
     @classmethod
     def key_names(cls) -> list[str]:
