@@ -120,11 +120,6 @@ def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str], list[s
             yield setting, f"{key}={Path(value).absolute()}", there, missing
 
 
-def _largest_shard(explained: Explanation) -> MemoryUse | None:
-    """The use of a shard when the fewest shards are left; None if the model's size is unknown."""
-    return explained.fewest or explained.shard
-
-
 def _version_bytes(shard: MemoryUse) -> int:
     """Bytes of three versions of a shard's blocks, in memory or in files."""
     return max(shard.state, shard.files)
@@ -132,7 +127,7 @@ def _version_bytes(shard: MemoryUse) -> int:
 
 def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe runs as another process
-    more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
+    more, shard = STORE_BYTES if copies else 0, explained.shard
     needs: dict[Role, int] = dict.fromkeys(("coordinator", "holder"), program + probe + more)
     if shard is None:
         return needs
@@ -148,7 +143,7 @@ def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
 def _set_storage(cluster: Cluster, explained: Explanation) -> Cluster:
     if cluster.storage:
         return cluster
-    if (shard := _largest_shard(explained)) is None:
+    if (shard := explained.shard) is None:
         return replace(cluster, storage="10Gi")
     models = _version_bytes(shard) + shard.checkpoints
     gibibytes = -(-2 * (shard.disk + models) // (1 << 30))
