@@ -289,7 +289,9 @@ def join(
     log_format: LogFormat = "text",
     shown: Shown = False,
 ) -> None:
-    """If the client is killed, the same command continues where the client was."""
+    """If the client is killed, the same command continues where the client was. A script that
+    ends with `run_client` or `run_flower` takes these options itself, without SCRIPT.
+    """
     from secureps.client.runner import Joining
     from secureps.client.settings import read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
