@@ -71,7 +71,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.files.objects import ObjectStore
-from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
+from secureps.messages.requests import FAILED, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
@@ -489,16 +489,11 @@ class Watch:
                 facts[f"held-out {score.measure}"] = score_text(score, scored, versions)
             if privacy is not None:
                 own = (privacy.budget, privacy.delta, adjacency(plan))
-                facts["epsilon"] = spent_text(self._spent(status), *own)
+                spent = max((member.epsilon for member in status.members), default=0.0)
+                facts["epsilon"] = spent_text(spent, *own)
             facts["bytes"] = f"{size(totals.total(UP))} up, {size(totals.total(DOWN))} down"
         here = sum(member.live for member in status.members)
         return facts | {"clients": f"{here} of {len(self._names)} are there"}
-
-    def _spent(self, status: Status) -> float:
-        spent = self._metrics.totals.coordinators
-        newest = [spent(SPENT, group.name, group.version) for group in status.groups]
-        known = [epsilon for epsilon in newest if epsilon is not None]
-        return max(known or [member.epsilon for member in status.members], default=0.0)
 
     # --- the end ------------------------------------------------------------------
 
