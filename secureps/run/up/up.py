@@ -72,11 +72,9 @@ from secureps.errors import (
 )
 from secureps.files.objects import ObjectStore
 from secureps.messages.requests import FAILED, UP, CohortSteps, GroupStatus, Status
-from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.export import Model, export, read_model
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
@@ -292,7 +290,6 @@ class Watch:
         self._told: set[str] = set()
         self._failures = list[str]()
         self._echo = ClientWarnings(self._folder.logs, self._names)
-        self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if self._plan.section.privacy is None else None
         self._unkept = False
 
@@ -394,7 +391,6 @@ class Watch:
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
-        self._tell_row_blocks(status)
         self._judge_newest(status)
         elapsed = time.monotonic() - self._began
         self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
@@ -444,18 +440,6 @@ class Watch:
             closing(StatusClient(self._folder.kit, client, self._address)) as own,
         ):
             own.rest(client, why)
-
-    def _tell_row_blocks(self, status: Status) -> None:
-        """Reports once, when all clients are there, the row-blocks that too few of them touch."""
-        if self._few is None or len(status.members) < len(self._names):
-            return
-        few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
-        if not few or few != self._few:  # wait for a second look, when all groups are up to date
-            self._few = few
-            return
-        self._few = None
-        for remark in row_block_words(self._plan, few):
-            self._progress.say(remark, "yellow")
 
     def _judge_newest(self, status: Status) -> None:
         versions = {group.name: group.version for group in status.groups}
