@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 STOPPED = "stopped; secureps resume goes on"
-UNREPORTED = "all versions are made, the report is not: secureps resume writes it"
 FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
 REPORTING = "{}: its servers have ended, and its report is still being made"
@@ -113,16 +112,7 @@ def _describe_state(folder: RunFolder, summary: dict[str, Any]) -> str:
         return PLAYED
     if folder.failed.exists():
         return FAILED.format(folder.failed.read_text())
-    return UNREPORTED if _has_all_versions(folder) else STOPPED
-
-
-def _has_all_versions(folder: RunFolder) -> bool:
-    try:
-        plan = _read_plan(folder)
-    except (ConfigError, PlanRefused):
-        return False
-    made = _read_versions(folder, {})
-    return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
+    return STOPPED
 
 
 def _read_summary(folder: RunFolder) -> dict[str, Any]:
