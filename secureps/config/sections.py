@@ -360,13 +360,6 @@ def memory_text(count: int) -> str:
     return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
-def memory_exact(count: int) -> str:
-    """Returns a text that means exactly so many bytes, such as "4 MB", else `memory_text`."""
-    units = sorted(_UNITS.items(), key=lambda unit: -unit[1])
-    exact = (f"{count // size} {name}" for name, size in units if count and count % size == 0)
-    return next(exact, memory_text(count))
-
-
 def show_value(value: Any) -> str:
     """Formats a value as in a TOML file, shortened for an error."""
     match value:

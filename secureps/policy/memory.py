@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secureps.config.sections import memory_exact, memory_text
+from secureps.config.sections import memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
@@ -248,7 +248,7 @@ def refuse_little_memory(
     least = threads * largest
     if memory < least:
         raise ConfigError(
-            f'memory = "{memory_exact(memory)}" is too little for what this shard holds: it works '
-            f'with "{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
+            f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
+            f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
             f"of its threads, {threads}"
         )
