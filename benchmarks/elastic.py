@@ -106,7 +106,8 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
     names = client_names(scene.clients + sum(each[0] for each in scene.more))
     train = LawSection(kind="lognormal", median=6.0, sigma=0.3)
     device = LawSection(kind="lognormal", median=1.0, sigma=scene.device)
-    delays = Delays(train=train, network=0.05, device=device)
+    network = LawSection(kind="constant", value=0.05)
+    delays = Delays(train=train, network=network, device=device)
     links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
 
     def cost(name: str, task: Any) -> float:

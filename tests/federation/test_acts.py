@@ -200,7 +200,7 @@ class Loaded:
         **trainers: Any,
     ) -> None:
         links = Links(
-            Delays(network=0.01),
+            Delays.model_validate({"network": 0.01}),
             1,
             ShardsSection(bandwidth=bandwidth),
         )

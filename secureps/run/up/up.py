@@ -731,7 +731,6 @@ def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress
         refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):
             progress.say(remark, "yellow")
-    script.prepare()
 
 
 def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
