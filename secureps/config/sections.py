@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import tomli_w
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -433,37 +434,13 @@ def toml_text(value: bool | int | float | str) -> str:
 
 def toml_tables(tables: Mapping[str, Any]) -> str:
     """Formats plain values, lists and tables as a TOML file; None is left out."""
-    plain = {key: value for key, value in tables.items() if not _is_table(value)}
-    lines = [f"{key} = {_inline(value)}\n" for key, value in plain.items() if value is not None]
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            lines += _table(f"[{key}]", value)
-        elif _is_table(value):
-            lines += [line for each in value for line in _table(f"[[{key}]]", each)]
-    return "".join(lines)
+    return tomli_w.dumps(_leave_none_out(tables))
 
 
-def _is_table(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
-    return listed or isinstance(value, Mapping)
-
-
-def _table(head: str, values: Mapping[str, Any]) -> list[str]:
-    lines = [f"{_key(key)} = {_inline(each)}\n" for key, each in values.items() if each is not None]
-    return [f"\n{head}\n", *lines]
-
-
-def _inline(value: Any) -> str:
+def _leave_none_out(value: Any) -> Any:
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items() if v is not None)
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_inline, value))}]"
-    return toml_text(value)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else toml_text(key)
+        return {key: _leave_none_out(each) for key, each in value.items() if each is not None}
+    return [*map(_leave_none_out, value)] if isinstance(value, list | tuple) else value
 
 
 def read_toml(path: Path) -> Tables:
