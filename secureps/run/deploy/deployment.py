@@ -74,19 +74,14 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
-    for setting, absolute, there, missing in _local_paths(request):
-        if not shared and there:
+    for setting, absolute, missing in _local_paths(request):
+        if shared:
+            none = f"; nothing is there for {named(missing)}" if missing else ""
+            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
+        else:
             yield (
                 f"--set {setting} is a path on this machine, whose files no pod has: records "
                 "come from a volume (--records)"
-            )
-        elif there:
-            none = f"; nothing is there for {named(missing)}" if missing else ""
-            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
-        elif shared:
-            yield (
-                f"--set {setting} names nothing here, and jobs begin in another folder: if it "
-                "is a file, give its whole path"
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
@@ -97,27 +92,22 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
         )
 
 
-_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
-"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
+def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str]]]:
+    """Finds settings of clients' script whose value is a relative path to something here.
 
-
-def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Finds settings of clients' script whose value is, or looks like, a relative path.
-
-    Yields KEY=VALUE as given and with the absolute path, and the clients for which the path exists
-    on this machine, and the others.
+    Yields KEY=VALUE as given and with the absolute path, and the clients for which nothing is
+    there.
     """
     clients = [kit.name for kit in request.kits if kit.role == "client"]
-    for setting in () if request.script is None or not clients else request.settings:
+    for setting in () if request.script is None else request.settings:
         key, _, text = setting.partition("=")
         value = toml_value(text)
         if not isinstance(value, str) or not value or Path(value).is_absolute():
             continue
         filled = {name: fill_options([value], name, i)[0] for i, name in enumerate(clients)}
-        there = [name for name, path in filled.items() if os.path.exists(path)]
-        missing = [name for name in clients if name not in there]
-        if there or _PATH.match(value):
-            yield setting, f"{key}={Path(value).absolute()}", there, missing
+        missing = [name for name, path in filled.items() if not os.path.exists(path)]
+        if len(missing) < len(clients):
+            yield setting, f"{key}={Path(value).absolute()}", missing
 
 
 def _version_bytes(shard: MemoryUse) -> int:
@@ -228,7 +218,7 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
+    whole = {given: whole for given, whole, _ in _local_paths(request)}
     absolute = replace(  # jobs begin in another folder
         request,
         plan=request.plan.resolve(),
