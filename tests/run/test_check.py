@@ -264,7 +264,7 @@ def test_it_says_how_long_an_update_takes_on_a_client_s_link(tmp_path: Path) -> 
         (
             "start = 6",
             "start = 9",
-            r"6 take part, but .* waits for 9: raise it, or lower group\.rule\.start$",
+            r"6 take part, but .* waits for 9: raise it, or lower start, quorum and minimum",
         ),
     ],
 )

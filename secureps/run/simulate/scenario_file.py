@@ -120,7 +120,7 @@ def refuse_few(
         if trainers < start:
             raise ConfigError(
                 f"{where}: {key}: {trainers} take part, but a version{plan.of(name)} waits for "
-                f"{start}: raise it, or lower {_too_large(plan, name, trainers)}"
+                f"{start}: raise it, or lower start, quorum and minimum of its rule"
             )
 
 
@@ -130,17 +130,6 @@ def _refuse_other_records(where: Path | str, plan: Plan, clients: int) -> None:
             f"{where}: federation.records: {stated} numbers for {counted(clients, 'client')}: "
             "state one of each, or leave it out for privacy.records"
         )
-
-
-def _too_large(plan: Plan, group: str, trainers: int) -> str:
-    """Names the keys of a group's rule that ask for more members than there are."""
-    rule, own = plan.group(group).rule, plan.section.evaluation
-    where = "" if len(plan.section.group) == 1 else f" of group {plan.group(group).name}"
-    table = "group.rule"
-    if plan.trails(group) and own is not None and own.rule is not None:
-        table, where = "evaluation.rule", ""
-    keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
-    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:

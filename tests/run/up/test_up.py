@@ -410,7 +410,7 @@ ENV = dict(os.environ)
     [
         (
             ("clients = 3", "clients = 2"),
-            "waits for 3: .* lower group.rule.start, group.rule.quorum",
+            "waits for 3: .* lower start, quorum and minimum of its rule",
         ),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),
