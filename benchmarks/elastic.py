@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.report import Row, ratio_interval, report
 from secureps.config.plan import PlanSection
-from secureps.config.scenario import ShardsSection
+from secureps.config.scenario import LawSection, ShardsSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
@@ -26,7 +26,7 @@ from secureps.messages.scaling import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names
-from secureps.scenario.delays import Delays, Distribution, Links, generator
+from secureps.scenario.delays import Delays, Links, generator
 from tests.kits.federations import Walker
 
 SECONDS = 900.0
@@ -104,8 +104,10 @@ class Played:
 
 def play(policy: str, scene: Scene, seed: int) -> Played:
     names = client_names(scene.clients + sum(each[0] for each in scene.more))
-    train, device = (Distribution("lognormal", each) for each in ((6.0, 0.3), (1.0, scene.device)))
-    delays = Delays(train, Distribution("constant", (0.05,)), device)
+    train = LawSection(kind="lognormal", median=6.0, sigma=0.3)
+    device = LawSection(kind="lognormal", median=1.0, sigma=scene.device)
+    network = LawSection(kind="constant", value=0.05)
+    delays = Delays(train=train, network=network, device=device)
     links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
 
     def cost(name: str, task: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from secureps.client.runner import run_client
+from secureps.run.own_script import run_client
 from tests.kits.federations import Walker
 
 SHAPE = (500, 500)

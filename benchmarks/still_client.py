@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.apps import vectors
-from secureps.client.runner import run_client
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
+from secureps.run.own_script import run_client
 from tests.kits.federations import Tensors
 
 VALUES, HOLD = "BENCHMARK_VALUES", "BENCHMARK_HOLD"

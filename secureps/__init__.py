@@ -48,8 +48,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from secureps import errors
-    from secureps.client.flower.script import run_flower
-    from secureps.client.runner import run_client
     from secureps.client.session import PulledModel, Session, join
     from secureps.client.settings import Settings
     from secureps.client.torch import TorchTrainer
@@ -66,6 +64,7 @@ if TYPE_CHECKING:
     from secureps.policy.plan import load_plan
     from secureps.policy.rules import rule as rules
     from secureps.run.api import PlanCheck, RunResult, check, simulate, up
+    from secureps.run.own_script import run_client, run_flower
     from secureps.scenario import clicks, datasets
     from secureps.scenario.datasets import dirichlet
 else:
@@ -76,8 +75,6 @@ else:
         "rules": "secureps.policy.rules.rule",
     }
     _NAMES = {
-        "secureps.client.flower.script": "run_flower",
-        "secureps.client.runner": "run_client",
         "secureps.client.settings": "Settings",
         "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",
@@ -87,6 +84,7 @@ else:
         "secureps.errors": "ConfigError PlanRefused SecurepsError",
         "secureps.policy.plan": "load_plan",
         "secureps.run.api": "PlanCheck RunResult check simulate up",
+        "secureps.run.own_script": "run_client run_flower",
         "secureps.scenario.datasets": "dirichlet",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

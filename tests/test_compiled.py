@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from secureps import compiled
-from secureps.client.runner import run_client
 from secureps.compiled import fall_back_to, has_all_kernels, keep_in, kernel_folder, load_kernels
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
+from secureps.run.own_script import run_client
 from secureps.run.up.programs import Order
 from secureps.run.warm import EVERY_RING, warm, warm_once
 from tests.kits.federations import Walker

@@ -166,7 +166,7 @@ def headers(folder: Path) -> Table:
         cookie = entered.pop("set-cookie")
         browser.cookie = cookie.partition(";")[0]
         _, page, _ = browser.get("/")
-    measured = {"content-length", "date", "location"}
+    measured = {"content-length", "date", "etag", "last-modified", "location"}
     return {
         "the cookie": re.sub(r"^secureps-\d+=[\w-]{43}; ", "", cookie),
         **{name: value for name, value in page.items() if name not in measured},
@@ -327,6 +327,7 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
         {
             "the cookie": "HttpOnly; Path=/; SameSite=strict",
             "content-type": "text/html; charset=utf-8",
+            "accept-ranges": "bytes",
             "content-security-policy": (
                 "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
                 "connect-src 'self'; base-uri 'none'; form-action 'none'; "

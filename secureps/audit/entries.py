@@ -291,43 +291,30 @@ class Spent:
 
 
 def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
-    """Adds up what each client has spent, by name; None under a plan without privacy."""
+    """Adds up what each client has spent, by name; None under a plan without privacy.
+
+    Raises DamagedStore if the facts of an entry are impossible.
+    """
     if plan.section.privacy is None:
         return None
-    spending = Spending()
+    ledger, parties = Ledger(), set[str]()
     for entry in entries:
-        spending.take(entry)
-    return spending.epsilons(plan)
-
-
-class Spending:
-    """Collects the privacy facts of entries."""
-
-    def __init__(self) -> None:
-        self._ledger, self._parties = Ledger(), set[str]()
-
-    def take(self, entry: Entry) -> None:
-        """Adds an entry; DamagedStore if its facts are impossible."""
-        fact = _fact(entry)
-        if fact is None:
-            return
+        if (fact := _fact(entry)) is None:
+            continue
         try:
-            self._ledger.append(fact)
+            ledger.append(fact)
         except SecurepsError as error:
             raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
-        self._parties.add(fact.party)
-
-    def epsilons(self, plan: Plan) -> tuple[Spent, ...]:
-        """Adds up what each client has spent so far, by name; the plan must protect privacy."""
-        alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
-        found = []
-        for party in sorted(self._parties):
-            tally = self._ledger.tally(party)
-            facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
-            if facts not in alike:
-                alike[facts] = finite(round(total_epsilon(plan, tally), DIGITS))
-            found.append(Spent(party, alike[facts]))
-        return tuple(found)
+        parties.add(fact.party)
+    alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
+    found = []
+    for party in sorted(parties):
+        tally = ledger.tally(party)
+        facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
+        if facts not in alike:
+            alike[facts] = finite(round(total_epsilon(plan, tally), DIGITS))
+        found.append(Spent(party, alike[facts]))
+    return tuple(found)
 
 
 def _fact(entry: Entry) -> Fact | None:

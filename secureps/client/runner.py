@@ -1,31 +1,17 @@
-"""Runs one client as a process, and reads its command line.
-
-`make_member` makes a client, and `join` takes part until the run ends. `run_client`, the last
-line of a data holder's script, reads the command line and calls `join`.
-"""
+"""Runs one client as a process: `make_member` makes it, `join` takes part until the run ends."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from secureps.arguments import check_types
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
-from secureps.client.settings import (
-    TrackedSettings,
-    importing,
-    read_settings,
-    refuse_unknown,
-)
-from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
+from secureps.client.site_policy import NO_POLICY, SitePolicy
 from secureps.client.trainer import (
-    Setting,
     Trainer,
     blamed,
     count_records,
@@ -33,11 +19,8 @@ from secureps.client.trainer import (
     ties_of,
 )
 from secureps.client.worker import ClientWorker, Site
-from secureps.config.site_files import MOST_EXAMPLES, read_profile
-from secureps.errors import (
-    ConfigError,
-    exit_status,
-)
+from secureps.config.site_files import MOST_EXAMPLES
+from secureps.errors import ConfigError
 from secureps.exhaustion import disable_core_dumps
 from secureps.messages.run import COORDINATOR, demand_address
 from secureps.roles.machine import Halt
@@ -45,8 +28,6 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
-from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
-from secureps.service.pinning import pin_process
 from secureps.service.process import Party, await_certificates, make_link, run_process
 from secureps.store.atomic_file import secure_folder
 from secureps.store.budget import BudgetLedger, default_ledger
@@ -54,13 +35,11 @@ from secureps.store.keyring import (
     NATIVE,
     PublicKit,
     choose_seed,
-    default_state,
     demand_host,
     load_private,
     load_public,
 )
 from secureps.store.kit_files import Passphrases
-from secureps.tracebacks import dump_crashes, with_fault
 
 log = logging.getLogger("secureps")
 
@@ -229,157 +208,3 @@ def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]
     link = make_link(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
     party = Party(joining.name, identity, link, kit.roster, joining.state, joining.kit)
     return run_process(party, {COORDINATOR: joining.server}, build)
-
-
-@check_types
-def run_client(
-    make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
-) -> None:
-    """Runs a data holder's script: reads the command line, and trains until the run ends.
-
-    It does nothing if `secureps` imports the script only for its functions. After an error it exits
-    with one line on stderr, and status 78 if plan, kit or settings have to be mended first, 75 if
-    the run failed for all its clients, else 1.
-
-    Args:
-        make: builds the trainer from the `--set key=value` settings.
-        arguments: the command line; default: the process's own.
-
-    Examples:
-        >>> def make(settings):
-        ...     return ps.TorchTrainer(model, *records(settings["data"]))
-        >>> if __name__ == "__main__":  # python client.py --server HOST:PORT --kit KIT --name me
-        ...     ps.run_client(make)
-    """
-
-    def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
-        refuse_unknown(settings, getattr(make, "__globals__", {}))
-        asked = TrackedSettings(settings)
-        with blamed("make(settings)"):
-            trainer = make(asked)
-        asked.refuse_misspelt()
-        return trainer
-
-    run(build, arguments)
-
-
-def run(
-    build: Callable[[Joining, Mapping[str, Setting]], Trainer],
-    arguments: Sequence[str] | None = None,
-) -> None:
-    """Like `run_client`, for trainers that need the joining options too."""
-    if importing.get():
-        return
-    ignore_output_errors()
-    dump_crashes()
-    try:
-        given = _parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        if given.kernels is not None:
-            from secureps.compiled import keep_in
-
-            keep_in(given.kernels)
-        with logging_as(given.log_format, given.name, given.verbose, ours=False):
-            pin_process(given.pin, given.name, given.threads)
-            settings = read_settings(given.set)
-            policy = NO_POLICY if given.site is None else read_site(given.site)
-            policy.demand_running()
-            state = given.state if given.state is not None else default_state(given.kit, given.name)
-            joining = Joining(
-                given.server,
-                given.kit,
-                given.name,
-                state,
-                given.unsafe_seed,
-                Terms(given.budget, given.threshold),
-                given.threads,
-                given.ca_fingerprint,
-                given.records,
-                given.insecure_for_tests,
-                given.ledger,
-                given.insecure,
-                Passphrases(given.passphrase_fd),
-                policy,
-                given.model,
-            )
-            halt = join(joining, build(joining, settings))
-    except Exception as error:
-        known = with_fault(error)
-        print(f"error: {known} ({known.fault} fault)", file=sys.stderr)
-        sys.exit(exit_status(known))
-    print(halt.reason)
-
-
-def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--profile")
-    if (profile := first.parse_known_args(arguments)[0].profile) is None:
-        return _parser().parse_args(arguments)
-    words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
-    return _parser().parse_args([*words, *arguments])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Takes part in a federation as a data holder.")
-    add = parser.add_argument
-    add("--server", required=True, metavar="HOST:PORT", help="the coordinator")
-    add("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
-    add("--name", required=True, help="who you are on the kit's roster")
-    add("--profile", metavar="NAME", help="the three, from ~/.config/secureps/config.toml")
-    add("--state", type=Path, metavar="DIR", help="outbox and journal (default: KIT/state/NAME)")
-    add("--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy")
-    add(
-        "--insecure-for-tests",
-        action="store_true",
-        help="what --unsafe-seed needs: no real data",
-    )
-    add(
-        "--budget",
-        type=float,
-        metavar="EPSILON",
-        help="stop before more is spent, whatever the plan says; refuse a plan without privacy",
-    )
-    add(
-        "--ledger",
-        type=Path,
-        metavar="FILE",
-        help="what your records spend over all runs (default: ledgers/NAME.db beside the kit)",
-    )
-    add(
-        "--threshold",
-        type=int,
-        metavar="T",
-        help="refuse a plan by which fewer than T key holders open a sum together",
-    )
-    add("--site", type=Path, metavar="FILE", help="what your site allows, whatever the plan says")
-    add(
-        "--records",
-        type=int,
-        metavar="N",
-        help="count as so many records, a public number, however many there are",
-    )
-    add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
-    add(
-        "--pin",
-        default="off",
-        metavar="auto|off|NODE",
-        help="CPUs and memory of one NUMA node: of this one, or chosen by your name (default: off)",
-    )
-    add(
-        "--model",
-        type=Path,
-        metavar="FILE",
-        help="write the last model there when the run ends, as safetensors",
-    )
-    add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
-    add(
-        "--passphrase-fd",
-        type=int,
-        metavar="N",
-        help="open file whose first line is the passphrase of your private keys; 0: stdin",
-    )
-    add("--insecure", action="store_true", help="without TLS, on loopback alone")
-    add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
-    add("--verbose", action="store_true", help="show where the script's own errors come from")
-    add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")
-    return parser

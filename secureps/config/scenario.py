@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from secureps.config.plan import RuleSection, Scalar, _check_rule
 from secureps.config.sections import NAME, Table
@@ -44,6 +46,93 @@ class StudySection(Table):
     variant: tuple[VariantSection, ...] = Field(min_length=1)
 
 
+Drawn = Annotated[float | None, Field(ge=0, le=1e15)]
+
+NUMBERS = {
+    "constant": ("value",),
+    "uniform": ("low", "high"),
+    "lognormal": ("median", "sigma"),
+    "exponential": ("mean",),
+}
+"""The numbers of each kind of distribution."""
+
+
+class LawSection(Table):
+    """How a number is drawn: a table with its `kind` and the kind's numbers, or a constant number.
+
+    Products and quotients of two draws stay finite.
+    """
+
+    kind: Literal["constant", "uniform", "lognormal", "exponential"]
+    value: Drawn = None
+    low: Drawn = None
+    high: Drawn = None
+    median: Drawn = None
+    sigma: Annotated[float | None, Field(ge=0, le=10)] = None
+    mean: Drawn = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_number(cls, law: Any) -> Any:
+        return law if isinstance(law, Mapping) else {"kind": "constant", "value": law}
+
+    @model_validator(mode="after")
+    def _refuse_others(self) -> Self:
+        wanted, given = NUMBERS[self.kind], dict(self.numbers)
+        if set(given) != set(wanted):
+            raise _wrong(f"{self.kind} takes {', '.join(wanted)}, not {', '.join(given) or 'none'}")
+        if self.kind == "uniform" and given["high"] < given["low"]:
+            raise _wrong(f"high, {given['high']:g}, is below low, {given['low']:g}")
+        return self
+
+    @property
+    def numbers(self) -> Iterator[tuple[str, float]]:
+        """The numbers of its kind by name, in their order."""
+        yield from ((key, each) for key, each in self if key != "kind" and each is not None)
+
+
+def _wrong(text: str) -> PydanticCustomError:
+    return PydanticCustomError("law", "{text}", {"text": text})
+
+
+LEAST_BANDWIDTH = 1.0
+"""The lowest bandwidth of a link, or median of a lognormal one, in bytes a second."""
+
+
+def _check_link(law: LawSection | None) -> LawSection | None:
+    if law is None:
+        return None
+    if law.kind == "exponential":
+        raise _wrong("an exponential one has links of almost 0 bytes a second; take lognormal")
+    _, least = next(law.numbers)
+    if least < LEAST_BANDWIDTH:
+        raise _wrong(
+            f"a link has {LEAST_BANDWIDTH:g} byte a second or more, and not {least:g}; leave it "
+            "out if bytes take no time"
+        )
+    return law
+
+
+AT_ONCE = LawSection(kind="constant", value=0.0)
+
+
+class DelaysSection(Table):
+    """The delays of a population of clients, in seconds, and their chance to drop a version.
+
+    `network` is the latency of a message, and `version` the time that servers take to make a
+    version of a cohort. `device` is drawn once for each client and multiplies all its training
+    times, because a slow device stays slow. `bandwidth`, in bytes a second each way, is drawn once
+    for each client too (default: bytes take no time).
+    """
+
+    train: LawSection = AT_ONCE
+    network: LawSection = AT_ONCE
+    device: LawSection = LawSection(kind="constant", value=1.0)
+    bandwidth: Annotated[LawSection | None, AfterValidator(_check_link)] = None
+    version: LawSection = AT_ONCE
+    dropout: float = Field(default=0.0, ge=0, le=1)
+
+
 class StaySection(Table):
     """Clients that come late or leave early.
 
@@ -72,8 +161,8 @@ class ShardsSection(Table):
 class ScenarioSection(Table):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
-    `scenario.delays` reads `delays`. A client that drops out of a version is gone for `downtime`
-    seconds, then restarts from its journal. `stay` is for clients that come late or leave.
+    A client that drops out of a version is gone for `downtime` seconds, then restarts from its
+    journal. `stay` is for clients that come late or leave.
     """
 
     name: str = Field(pattern=NAME)
@@ -82,7 +171,7 @@ class ScenarioSection(Table):
     clients: int = Field(ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 64)
     settings: dict[str, Scalar] = Field(default={})
-    delays: dict[str, Any] = Field(default={})
+    delays: DelaysSection = DelaysSection()
     downtime: float = Field(default=60.0, ge=0)
     stay: tuple[StaySection, ...] = ()
     shards: ShardsSection = ShardsSection()

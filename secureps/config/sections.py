@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import tomli_w
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -50,8 +51,12 @@ class Section(BaseModel):
     def _write_fixed(
         self, write: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        fixed = FIXED.get(type(self).__name__, {}) if info.context == PINNED else {}
-        return {**fixed, **write(self)}
+        written: dict[str, Any] = write(self)
+        if info.context != PINNED:
+            return written
+        name = type(self).__name__
+        later, whole = LATER.get(name, {}), {**FIXED.get(name, {}), **written}
+        return {k: v for k, v in whole.items() if k not in later or v != later[k]}
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -143,6 +148,26 @@ FIXED: dict[str, dict[str, Any]] = {
 A file that has one is refused. The text that pins a plan still has them all, so that an older plan
 keeps its run id and its digest. Older checkpoints and audit logs may have texts with other values:
 these are read, but no party takes part in such a run (`roles.pinned_run.read_plan`).
+"""
+
+LATER: dict[str, dict[str, Any]] = {
+    "GroupSection": {
+        **dict.fromkeys(("adaptive", "pull_bits", "sparse", "tier", "versions")),
+        "codec": [],
+        "feedback": False,
+        "outcome": "model",
+    },
+    "PlanSection": {
+        **dict.fromkeys(("scaling", "take_over_after", "work")),
+        "frozen": [],
+        "keep": 3,
+        "replicas": 1,
+    },
+    "SyncSection": {"fraction": 1.0},
+}
+"""Keys that the text that pins a plan leaves out at these defaults, by section.
+
+So the text, and the run id, of a plan from before these keys existed are still the same.
 """
 
 S = TypeVar("S", bound=Section)
@@ -336,13 +361,6 @@ def memory_text(count: int) -> str:
     return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
-def memory_exact(count: int) -> str:
-    """Returns a text that means exactly so many bytes, such as "4 MB", else `memory_text`."""
-    units = sorted(_UNITS.items(), key=lambda unit: -unit[1])
-    exact = (f"{count // size} {name}" for name, size in units if count and count % size == 0)
-    return next(exact, memory_text(count))
-
-
 def show_value(value: Any) -> str:
     """Formats a value as in a TOML file, shortened for an error."""
     match value:
@@ -416,37 +434,13 @@ def toml_text(value: bool | int | float | str) -> str:
 
 def toml_tables(tables: Mapping[str, Any]) -> str:
     """Formats plain values, lists and tables as a TOML file; None is left out."""
-    plain = {key: value for key, value in tables.items() if not _is_table(value)}
-    lines = [f"{key} = {_inline(value)}\n" for key, value in plain.items() if value is not None]
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            lines += _table(f"[{key}]", value)
-        elif _is_table(value):
-            lines += [line for each in value for line in _table(f"[[{key}]]", each)]
-    return "".join(lines)
+    return tomli_w.dumps(_leave_none_out(tables))
 
 
-def _is_table(value: Any) -> bool:
-    listed = isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
-    return listed or isinstance(value, Mapping)
-
-
-def _table(head: str, values: Mapping[str, Any]) -> list[str]:
-    lines = [f"{_key(key)} = {_inline(each)}\n" for key, each in values.items() if each is not None]
-    return [f"\n{head}\n", *lines]
-
-
-def _inline(value: Any) -> str:
+def _leave_none_out(value: Any) -> Any:
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items() if v is not None)
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_inline, value))}]"
-    return toml_text(value)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else toml_text(key)
+        return {key: _leave_none_out(each) for key, each in value.items() if each is not None}
+    return [*map(_leave_none_out, value)] if isinstance(value, list | tuple) else value
 
 
 def read_toml(path: Path) -> Tables:

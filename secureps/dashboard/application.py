@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import mimetypes
 import socket
 import ssl
 import threading
@@ -40,7 +41,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
@@ -50,7 +50,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -240,13 +241,6 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 LONGEST = 16384
 """The most bytes of a request's headers and query, or of an incomplete request."""
 
-KINDS = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -321,30 +315,20 @@ def application(
             return PlainTextResponse(f"{error}\n", 409)
         return PlainTextResponse(text)
 
-    def file(name: str, text: bytes) -> Callable[[Request], Response]:
-        kind = KINDS[f".{name.rpartition('.')[2]}"]
+    mimetypes.add_type("text/javascript", ".js")  # the registry of Windows may say otherwise
+    site = StaticFiles(packages=[("secureps.dashboard", "site")], html=True)
 
-        def answer(request: Request) -> Response:
-            if viewer(request) is None:
-                return PlainTextResponse(STRANGER, 401)
-            return Response(text, media_type=kind)
+    async def file(scope: Scope, receive: Receive, send: Send) -> None:
+        known = viewer(Request(scope)) is not None
+        await (site if known else PlainTextResponse(STRANGER, 401))(scope, receive, send)
 
-        return answer
-
-    site = _site()
     routes = [
         Route("/enter", enter, methods=["GET"]),
         Route("/news", news, methods=["GET"]),
         Route("/act/{what}", act, methods=["POST"]),
-        Route("/", file("index.html", site.pop("index.html")), methods=["GET"]),
-        *(Route(f"/{name}", file(name, text), methods=["GET"]) for name, text in site.items()),
+        Mount("/", file),
     ]
     return Guard(Starlette(routes=routes), access)
-
-
-def _site() -> dict[str, bytes]:
-    folder = files("secureps.dashboard") / "site"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if not each.is_dir()}
 
 
 class Guard:

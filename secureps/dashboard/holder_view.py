@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from secureps.audit.entries import Spending, date_of, entries
+from secureps.audit.entries import date_of, entries, epsilons
 from secureps.dashboard import Json
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.records import Dated, ReceiptSummary, RunPinned
@@ -72,7 +72,7 @@ def holder_view(
     """
     run: RunInfo | None = None
     began: float | None = None
-    departure, spending, unsafe = Departure(name), Spending(), False
+    departure, unsafe = Departure(name), False
     sent: dict[SubmissionId, Json] = {}
     for row in rows:
         match row.record:
@@ -92,11 +92,9 @@ def holder_view(
                 pass
     if run is None:
         return None
-    for entry in entries(b"", rows):  # facts do not depend on the run's id
-        spending.take(entry)
     plan = Plan.from_text(run.plan)
     privacy = plan.section.privacy
-    spent = () if privacy is None else spending.epsilons(plan)
+    spent = epsilons(plan, entries(b"", rows)) or ()  # facts do not depend on the run's id
     epsilon = next((each.epsilon for each in spent if each.client == name), 0.0)
     return {
         "name": name,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secureps.config.sections import memory_exact, memory_text
+from secureps.config.sections import memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
@@ -175,20 +175,18 @@ def _checkpoints(plan: Plan) -> int:
     return min(most, section.keep + MORE_CHECKPOINTS + plan.keeps_best)
 
 
-def least_footprint(
-    plan: Plan, groups: Sequence[GroupLayout], service: Service
-) -> MemoryUse | None:
-    """Predicts the same for the fewest shards that `[scaling]` may leave; None without fewer.
+def worst_footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
+    """Predicts the same for the fewest shards that `[scaling]` may leave.
 
     A shard is never drained if its blocks would exceed another shard's memory limit.
     """
-    own = plan.section.scaling
-    if own is None or own.policy == "fixed":
-        return None
-    for left in range(own.least_shards, len(service.shards)):
+    own, least = plan.section.scaling, len(service.shards)
+    if own is not None and own.policy != "fixed":
+        least = own.least_shards
+    for left in range(least, len(service.shards)):
         with suppress(ConfigError):
             return footprint(plan, groups, replace(service, shards=service.shards[:left]))
-    return None
+    return footprint(plan, groups, service)
 
 
 def _longest(
@@ -250,7 +248,7 @@ def refuse_little_memory(
     least = threads * largest
     if memory < least:
         raise ConfigError(
-            f'memory = "{memory_exact(memory)}" is too little for what this shard holds: it works '
-            f'with "{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
+            f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
+            f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
             f"of its threads, {threads}"
         )

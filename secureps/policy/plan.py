@@ -30,8 +30,7 @@ that breaks its own terms in `roles.member.terms`. `digest` lets a site allow ce
 `refuse_small` and `refuse_crowded` stop plans that would only fail in the middle of a run.
 
 Look first at `config.plan` for a new key, at `checks` for what may not be combined with it, and
-then at `LATER`, which keeps the ids of older plans, as `config.sections.FIXED` does for keys that
-plans no longer have.
+then at `config.sections.LATER` and `FIXED`, which keep the ids of older plans.
 """
 
 from __future__ import annotations
@@ -783,36 +782,12 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
 
 # --- canonical ---------------------------------------------------------------------
 
-LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "tier", "versions")
-"""Keys of a group that are left out of the text while they have their defaults."""
-
 
 def canonical(section: PlanSection, initial_digest: str) -> str:
-    """Returns the JSON text that the run id covers, without [federation].
-
-    Keys with certain defaults are left out: so the text, and the run id, of an older plan are still
-    the same as before these keys existed.
-    """
+    """Returns the JSON text that the run id covers, without [federation]."""
     body = section.model_dump(mode="json", exclude={"federation"}, context=PINNED)
-    for key in ("work", "scaling", "take_over_after"):
-        if body[key] is None:
-            del body[key]
-    if body["replicas"] == 1:
-        del body["replicas"], body["shards_wait"]
-    if body["keep"] == 3:
-        del body["keep"]
-    if not body["frozen"]:
-        del body["frozen"]
-    for group in body["group"]:
-        if group["outcome"] == "model":
-            del group["outcome"]
-        for key in LATER:
-            if not group[key]:
-                del group[key]
-    evaluation = body["evaluation"] or {}
-    for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):
-        if rule is not None and rule.get("fraction") == 1:
-            del rule["fraction"]
+    if section.replicas == 1:  # one of `LATER` too, and this key came with it
+        del body["shards_wait"]
     text = {"plan": body, "initial_digest": initial_digest}
     return json.dumps(text, sort_keys=True, separators=(",", ":"))
 

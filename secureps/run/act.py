@@ -25,7 +25,7 @@ from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.requests import Move, Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Reason, Server
-from secureps.run.report.terminal import show_moves
+from secureps.run.report.terminal import Progress, move_text
 from secureps.run.status import find
 from secureps.run.status_client import StatusClient
 from secureps.wording import counted, duration, printable, size
@@ -184,8 +184,8 @@ def follow(
     Raises RunOver if the run ended first, OperatorError if the coordinator gave up the move.
     """
     last: Move | None = None
-    began, silent = time.monotonic(), False
-    with show_moves(console) as show:
+    began, silent, shown = time.monotonic(), False, ""
+    with Progress(console, act.party, unsafe=False) as progress:
         while True:
             try:
                 status, silent = ask(), False
@@ -193,15 +193,15 @@ def follow(
                 if why := why_silent():
                     raise OperatorError(f"what came of it is not known: {why}") from None
                 if not silent:
-                    text = f"no answer: {error}; this goes on asking, Ctrl-C ends it"
-                    console.print(text, soft_wrap=True, markup=False, highlight=False)
+                    progress.say(f"no answer: {error}; this goes on asking, Ctrl-C ends it")
                 silent = True
             else:
                 move = status.move
                 if move is None or (move.what, move.shard) != (act.what, act.party):
                     return _describe_outcome(act, status, last, time.monotonic() - began)
-                show(move)
-                last = move
+                if (text := move_text(move)) != shown:
+                    progress.show_activity(text)
+                last, shown = move, text
             pause(EVERY)
 
 

@@ -356,7 +356,7 @@ def tables(explanation: Explanation) -> Iterable[WordTable | Text]:
     if explanation.committee is not None:
         yield _committee_table(explanation.committee)
     if explanation.shard is not None:
-        yield _shard_table(explanation.shard, explanation.fewest)
+        yield _shard_table(explanation.shard)
     for remark in explanation.remarks:
         warns = remark.startswith("WARNING")
         yield Text(remark, "bold red") if warns else Text(f"note: {remark}", "yellow")
@@ -517,7 +517,7 @@ def _name_alike(alike: list[GroupCost]) -> str:
     return f"{alike[0].name} to {alike[-1].name}, each"
 
 
-def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> WordTable:
+def _shard_table(need: MemoryUse) -> WordTable:
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], str]] = {
         "memory": lambda use: size(use.memory),
@@ -530,12 +530,11 @@ def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> WordTable:
         "disk for versions": lambda use: size(use.files),
         "disk for checkpoints": lambda use: size(use.checkpoints),
     }
-    heads, uses = ["how much"], [need]
-    if fewest is not None:
-        left = counted(fewest.shards, "shard")
-        heads, uses = [counted(need.shards, "shard"), f"{left}, the fewest"], [need, fewest]
-    title = f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected"
-    return _quantity_table(title, ("what", *heads), parts, uses)
+    title = (
+        f"what a shard needs at its peak, about, with {counted(need.shards, 'shard')} and "
+        f"{counted(need.clients, 'client')} connected"
+    )
+    return _quantity_table(title, ("what", "how much"), parts, [need])
 
 
 # --- a site's policy --------------------------------------------------------------

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,13 @@ from typer.main import get_group
 
 from secureps import __version__
 from secureps.exhaustion import disable_core_dumps
-from secureps.run.options import Command, complain, hide_absent_variables, settle_environment
+from secureps.run.options import (
+    Command,
+    as_a_party,
+    complain,
+    hide_absent_variables,
+    settle_environment,
+)
 from secureps.service.logs import ignore_output_errors
 
 # The panels of `--help`, which are ordered by their first commands.
@@ -318,7 +325,8 @@ def root(
     if profile is not None:
         from secureps.config.site_files import read_profile
 
-        context.default_map = dict.fromkeys(PROFILED, read_profile(profile))
+        with as_a_party() if context.invoked_subcommand == "join" else nullcontext():
+            context.default_map = dict.fromkeys(PROFILED, read_profile(profile))
     if kernels is not None:
         from secureps.compiled import keep_in
 
@@ -358,8 +366,17 @@ def main() -> None:
         if word in GONE:
             typer.echo(f"error: {word} is gone: {GONE[word]}", err=True)
             sys.exit(2)
+    call()
+
+
+def call(words: Sequence[str] | None = None, build: object = None) -> None:
+    """Runs a command line (None: the process's own), and exits as `main` says.
+
+    Args:
+        build: for `join`, what makes the trainer in place of its SCRIPT.
+    """
     try:
-        app()
+        app(words, prog_name="secureps", obj=build)
     except Exception as error:
         complain(error)
         sys.exit(1)

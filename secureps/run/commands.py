@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
+import click
 import typer
 from rich.console import Console
 
@@ -288,7 +289,9 @@ def join(
     log_format: LogFormat = "text",
     shown: Shown = False,
 ) -> None:
-    """If the client is killed, the same command continues where the client was."""
+    """If the client is killed, the same command continues where the client was. A script that
+    ends with `run_client` or `run_flower` takes these options itself, without SCRIPT.
+    """
     from secureps.client.runner import Joining
     from secureps.client.settings import read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
@@ -322,9 +325,11 @@ def join(
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return
-        with logging_as(log_format, name, verbose), show_own_page(joining, shown):
+        build = click.get_current_context().obj  # of a script that runs itself (`run.own_script`)
+        own_log = logging_as(log_format, name, verbose, ours=build is None)
+        with own_log, show_own_page(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
-            reason = take_part(script, joining, given, pin)
+            reason = take_part(build or script, joining, given, pin)
     typer.echo(reason)
 
 

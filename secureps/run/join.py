@@ -26,7 +26,7 @@ from pathlib import Path
 from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
-from secureps.client.trainer import Setting
+from secureps.client.trainer import Setting, Trainer
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.messages.orders import COME_BACK
@@ -43,16 +43,25 @@ from secureps.store.atomic_file import make_directory, replace_text
 from secureps.store.keyring import load_public
 from secureps.tracebacks import dump_crashes
 
+Build = Callable[[Joining, Mapping[str, Setting]], Trainer]
+"""Makes the trainer of a script that runs itself."""
 
-def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: str = "off") -> str:
+
+def join(
+    script: Path | Build, joining: Joining, settings: Mapping[str, Setting], pin: str = "off"
+) -> str:
     """Takes part until the run ends; returns the reason for the end.
 
     Args:
-        script: a script of secureps, a Flower file, or a Flower project's folder.
+        script: a script of secureps, a Flower file, or a Flower project's folder; or what makes the
+            trainer, if the script is running already.
         pin: the NUMA node to which this process is pinned before it imports the script.
     """
     dump_crashes()
     pin_process(pin, joining.name, joining.threads)
+    if not isinstance(script, Path):
+        joining.site.demand_running()
+        return take_part(joining, script(joining, settings)).reason
     joining.site.demand_script(script)  # before any of its code runs
     sys.argv = [str(script)]  # the script, and processes that it starts, may read it
     if not joining.site.network:

@@ -27,8 +27,8 @@ from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
-from secureps.messages.requests import Status, TakeOver
-from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
+from secureps.messages.requests import Status
+from secureps.messages.run import is_on_loopback, split_addresses
 from secureps.run.options import PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
@@ -42,8 +42,6 @@ from secureps.store.keyring import (
     load_public,
 )
 from secureps.store.kit_files import Passphrases
-from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.framing import REQUEST_DOMAIN
 from secureps.wire.grpc.servers import ask
 from secureps.wording import duration, named, printable, size
 
@@ -340,18 +338,12 @@ def take_over(
     """The coordinator ends, if it is still running."""
     # Raises Refused if the standby lacks acknowledged records or already rules.
     section, kit, state = read_config(config)
-    public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
-    identity = load_private(kit, section.name, passphrases)
-    transport = GrpcTransport(
-        make_link(kit, section.name, public.ca, section.insecure, passphrases),
-        section.name,
-        lambda request: identity.sign(REQUEST_DOMAIN, request),
-        {COORDINATOR: dialable(read_address(state / "address"))},
-        PATIENCE,
-    )
-    with closing(transport):
+    load_public(kit, section.ca_fingerprint)
+    server = dialable(read_address(state / "address"))
+    passphrases = Passphrases(passphrase_fd)
+    with closing(StatusClient(kit, section.name, server, section.insecure, passphrases)) as own:
         try:
-            transport.call(COORDINATOR, TakeOver()).result()
+            own.take_over()
         except Unreachable as error:
             raise OperatorError(
                 f"the standby of {config} does not run here: {error}; start it, "

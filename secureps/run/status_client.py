@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    GetBlock,
+    Retire,
+    Status,
+    TakeOver,
+    Welcome,
+)
 from secureps.messages.run import COORDINATOR, RunInfo, demand_address, split_addresses
 from secureps.store.keyring import TlsFiles, find_observer, load_private, load_public
 from secureps.store.kit_files import Passphrases
@@ -30,7 +38,7 @@ Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
 
 
 class StatusClient:
-    """Asks the coordinator as a party of the roster; only `act` and `rest` change anything.
+    """Asks the coordinator as a party of the roster; `act`, `rest` and `take_over` change it.
 
     Args:
         name: the party whose identity is used; None: the observer of the kit.
@@ -72,6 +80,10 @@ class StatusClient:
     def act(self, act: Act) -> None:
         """Sends an act, which the coordinator refuses unless its own key has signed it."""
         self._ask(COORDINATOR, act)
+
+    def take_over(self) -> None:
+        """Has the standby at this address take over; Refused if it lacks acknowledged records."""
+        self._ask(COORDINATOR, TakeOver())
 
     def rest(self, client: str, reason: str) -> None:
         """Reports, in a client's own name, that it takes no part until it is restarted."""

@@ -11,41 +11,40 @@ Tuning is the same for every rule: its candidates are tried one after another un
 each is given up once it is later than the best one so far. The best is then played under seeds that
 tuning has not seen.
 
-Worker processes play the trials; none outlives the process that started it.
+Each trial is a process; none outlives the process that started it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import signal
 import statistics
-import threading
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from multiprocessing import active_children, get_context, parent_process
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from secureps.compiled import keep_in
 from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
+from secureps.run.processes.launcher import MODULE, Launcher, Program
 from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import draw_study, why_undrawable
 from secureps.run.report.status_tables import WordTable
+from secureps.run.script.channel import as_failure, refuse_failure
 from secureps.run.simulate.scenario_file import Scenario, load_scenario, refuse_few
 from secureps.run.up.folder import TABLE, new_folder
+from secureps.run.up.programs import imports_of_script
 from secureps.run.warm import warm_once
 from secureps.wording import counted, suggest
 
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
     from secureps.run.simulate.simulation import Play
 
 PLAIN = "plain"
+
+_TICK = 0.05
 
 ENDLESS = 1 << 30
 """The number of versions of a trial, which the target or the clock ends."""
@@ -101,6 +102,10 @@ class Trial:
             None if self.rate is None else f"{self.rate:g}",
         )
         return "-".join(part for part in parts if part is not None)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ def _alter_group(group: GroupSection, rule: RuleSection | None, trial: Trial) ->
 def play(path: Path, trial: Trial) -> Outcome:
     from secureps.run.simulate.simulation import Play
 
-    scenario, began = _load_once(path), time.process_time()
+    scenario, began = load_scenario(path), time.process_time()
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         founded = _found_variant(scenario, trial, folder)
@@ -183,9 +188,6 @@ def play(path: Path, trial: Trial) -> Outcome:
         points = _play_to_target(played, study, trial.limit)
     reached = find_crossing(points, study.target, study.hold)
     return Outcome(reached, tuple(points), round(time.process_time() - began, 2))
-
-
-_load_once = cache(load_scenario)
 
 
 def variant_of(study: StudySection, trial: Trial) -> VariantSection:
@@ -393,13 +395,13 @@ def study(scenario: Path, out: Path | None = None, workers: int = 2) -> tuple[Ro
 
     def take(trial: Trial, outcome: Outcome) -> None:
         text = f"{results.take(trial, outcome)} ({outcome.cpu:.0f} s of CPU)"
-        say(f"[{results.count}/{total}] {trial.name}-seed-{trial.seed}: {text}")
+        say(f"[{results.count}/{total}] {trial.title}: {text}")
 
     say(
         f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
         "virtual seconds each"
     )
-    _play_all(scenario, courses, workers, warm_once(console.print), take)
+    _play_all(scenario, read, courses, workers, warm_once(console.print), take)
     rows = results.rows()
     (folder / TABLE).write_text(markdown(own, rows))
     draw_study(results.curves(), read.section.name, own.measure, own.target, folder)
@@ -467,83 +469,62 @@ def _candidates(variant: VariantSection) -> Iterator[Trial]:
 
 
 def _play_all(
-    path: Path, courses: Sequence[Course], workers: int, kernels: Path, take: Take
+    path: Path, read: Scenario, courses: Sequence[Course], workers: int, kernels: Path, take: Take
 ) -> None:
-    """Plays all courses in workers, one trial of each at a time; `kernels` is their folder."""
-    context = get_context("spawn")  # a fork would lose torch's threads
+    """Plays all courses, one trial of each at a time, and each trial as a process.
+
+    `kernels` is the folder of compiled kernels.
+    """
     ready: list[tuple[Course, Outcome | None]] = [(each, None) for each in courses]
-    running = dict[Future[Outcome], tuple[Course, Trial]]()
-    try:
-        with (
-            ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
-            ending_workers(),
-        ):
-            while ready or running:
-                while ready and len(running) < workers:
-                    course, last = ready.pop(0)
-                    with suppress(StopIteration):
-                        trial = next(course) if last is None else course.send(last)
-                        running[pool.submit(play_to_end, path, trial)] = course, trial
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    course, trial = running.pop(future)
-                    outcome = _outcome_of(trial, future)
-                    take(trial, outcome)
-                    ready.append((course, outcome))
-    except BrokenProcessPool as error:
-        raise ConfigError(
-            "a process that played a trial was killed, or had no memory left: --workers 1 needs "
-            "less"
-        ) from error
+    running = dict[str, tuple[Course, Trial]]()
+    environment = {**os.environ, "SECUREPS_KERNELS": str(kernels)}
+    ahead = ("secureps.run.simulate.simulation", *imports_of_script(read.plan, read.source))
+    with (
+        TemporaryDirectory(prefix="secureps-") as folder,
+        Launcher(ahead, environment) as launcher,
+        Supervisor(Path(folder), restarts=0) as supervisor,
+    ):
+        while ready or running:
+            while ready and len(running) < workers:
+                course, last = ready.pop(0)
+                with suppress(StopIteration):
+                    trial = next(course) if last is None else course.send(last)
+                    result, text = Path(folder) / f"{trial.title}.json", json.dumps(asdict(trial))
+                    words = (*MODULE, __name__, str(path), text, str(result))
+                    program = Program(trial.title, words, environment, True, launcher)
+                    supervisor.start(program)
+                    running[trial.title] = course, trial
+            time.sleep(_TICK)
+            for ended in supervisor.poll():
+                course, trial = running.pop(ended.name)
+                outcome = _read_outcome(trial, Path(folder) / f"{trial.title}.json")
+                take(trial, outcome)
+                ready.append((course, outcome))
 
 
-def _outcome_of(trial: Trial, future: Future[Outcome]) -> Outcome:
+def _read_outcome(trial: Trial, path: Path) -> Outcome:
+    """Reads what a trial's process has written; raises the error that it has written instead."""
+    made = json.loads(path.read_text())
     try:
-        return future.result()
+        refuse_failure(made)
     except (RuleFailed, TooFew) as error:
         raise type(error)(f"variant {trial.variant}: {error}") from None
+    return Outcome(made["reached"], tuple(Point(*each) for each in made["points"]), made["cpu"])
 
 
-GRACE = 5.0
-"""Seconds for a worker to remove the temporary files of its trial."""
-
-
-def set_up_worker(kernels: Path) -> None:
-    """Sets up a worker: it ignores Ctrl-C, because the main process ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    keep_in(kernels)
-
-
-def play_to_end(path: Path, trial: Trial) -> Outcome:
-    """Plays a trial in a worker; SIGTERM ends the worker."""
+def main(path: str, trial: str, result: str) -> None:
+    """Plays one trial, and writes its outcome into a file."""
     try:
         with terminable(Terminated):
-            return play(path, trial)
-    except Terminated as ended:  # the pool would return it as a result, and go on
+            outcome = play(Path(path), Trial(**json.loads(trial)))
+            points = [astuple(point) for point in outcome.points]
+            made = {"reached": outcome.reached, "points": points, "cpu": outcome.cpu}
+    except Terminated as ended:
         os._exit(int(ended.args[0]))
+    except Exception as error:
+        made = as_failure(error)
+    Path(result).write_text(json.dumps(made))
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os._exit(1)
-
-
-@contextmanager
-def ending_workers() -> Iterator[None]:
-    """Ends all workers if a signal or an error ends the block."""
-    try:
-        yield
-    except BaseException:
-        workers = active_children()
-        for worker in workers:
-            worker.terminate()
-        until = time.monotonic() + GRACE
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
-            if worker.is_alive():
-                worker.kill()
-        raise
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -27,7 +27,6 @@ from secureps.wording import one_line
 
 LogFormat = Literal["text", "json"]
 
-FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 PLAIN = "Log"
 """The default event of a line."""

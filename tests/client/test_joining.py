@@ -3,7 +3,8 @@
 import dataclasses
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms
 from secureps.run.cli import app
+from secureps.run.own_script import run_client
 from secureps.service.environment import Environment, Stores
 from secureps.service.loop import WaveLoop
 from secureps.service.process import Party
@@ -84,13 +86,11 @@ def words(options: dict[str, Any]) -> list[str]:
 
 def by_script(kit: Path, folder: Path, options: dict[str, Any]) -> str:
     given = words({"server": SERVER, "kit": kit, "name": NAME, "state": folder / "state"})
-    with pytest.MonkeyPatch.context() as patch:
-        told = list[str]()
-        patch.setattr("builtins.print", lambda *said, **_: told.append(str(said[0])))
+    with redirect_stderr(StringIO()) as told:
         try:
-            runner.run_client(walker_client.make, [*given, *words(options), "--set", "partition=0"])
+            run_client(walker_client.make, [*given, *words(options), "--set", "partition=0"])
         except SystemExit:
-            return told[-1]
+            return told.getvalue()
     return ""
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import Joining, run_client
+from secureps.client.runner import Joining
 from secureps.client.script import Script
 from secureps.client.settings import TrackedSettings, read_run_config, read_settings
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.policy.plan import load_plan
+from secureps.run.own_script import run_client
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
@@ -151,7 +152,7 @@ def test_a_script_of_ones_own_declares_them_too(
     """`python script.py --set ...`: refused before anything is joined."""
     names: dict[str, Any] = {}
     exec(compile(DECLARES, "script.py", "exec"), names)
-    monkeypatch.setattr("secureps.client.runner.join", lambda *given: pytest.fail("it joined"))
+    monkeypatch.setattr("secureps.run.join.take_part", lambda *given: pytest.fail("it joined"))
     line = ["--server", "here:1", "--kit", str(tmp_path), "--name", "a", "--set", "unheard=1"]
     with pytest.raises(SystemExit) as ended:
         run_client(names["make"], line)

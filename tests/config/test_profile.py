@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from secureps.client import runner
 from secureps.client.runner import Joining
 from secureps.config.site_files import profile_file, read_profile
 from secureps.errors import ConfigError
 from secureps.run import preflight, status
+from secureps.run.own_script import run as run_script
 from tests.kits.command import run
 
 TEXT = """
@@ -102,13 +102,13 @@ def test_a_script_takes_it_too(
 
     for words in ([], ["--name", "hospital-2", "--budget", "3"]):
         with pytest.raises(SystemExit):
-            runner.run(build, ["--profile", "trial", *words])
+            run_script(build, ["--profile", "trial", *words])
     kit = file.parent / "kits" / "trial"
     assert [(each.server, each.kit, each.name) for each in joined] == [
         ("ps.example:7600", kit, "hospital-1"),
         ("ps.example:7600", kit, "hospital-2"),
     ]
     with pytest.raises(SystemExit) as ended:
-        runner.run(build, ["--profile", "trail"])
+        run_script(build, ["--profile", "trail"])
     assert ended.value.code == 78
     assert "did you mean trial?" in capsys.readouterr().err

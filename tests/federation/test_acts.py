@@ -25,7 +25,7 @@ from secureps.roles.machine import WORKER
 from secureps.roles.member.member import LEFT, Member
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.run.up.folder import client_names
-from secureps.scenario.delays import Delays, Distribution, Links
+from secureps.scenario.delays import Delays, Links
 from tests.kits.cheats import cohorts, journalled
 from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import (
@@ -200,7 +200,9 @@ class Loaded:
         **trainers: Any,
     ) -> None:
         links = Links(
-            Delays(network=Distribution("constant", (0.01,))), 1, ShardsSection(bandwidth=bandwidth)
+            Delays.model_validate({"network": 0.01}),
+            1,
+            ShardsSection(bandwidth=bandwidth),
         )
 
         def delay(sender: str, to: str, message: Any) -> float:

@@ -26,7 +26,7 @@ LIBRARIES = (
     *("subprocess", "tempfile", "threading", "uuid", "blake3", "click", "cryptography.x509"),
     *("grpc", "grpc.aio", "grpc.experimental", "grpc_health.v1.health"),
     *("numpy", "prometheus_client", "psutil", "pydantic", "rich.console", "safetensors.numpy"),
-    *("setproctitle", "typer"),
+    *("setproctitle", "tomli_w", "typer"),
 )
 LARGE = ("llvmlite.binding", "numba", "numba.extending", "scipy.special", "dp_accounting")
 """Imported likewise, unless they are to be missing."""

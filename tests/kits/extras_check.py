@@ -201,8 +201,8 @@ def bfv_is_missed() -> None:
 
 
 def flower_is_missed() -> None:
-    """By name, by `new`, and by whoever checks the plan of an app."""
-    raised("flower", lambda: ps.run_flower)
+    """When called, by `new`, and by whoever checks the plan of an app."""
+    raised("flower", lambda: ps.run_flower(None))
     refused("flower", "new", "none", "--flower")
     script_of("wants-flower", "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
     refused("flower", "check", "wants-flower/plan.toml", "--run-script")

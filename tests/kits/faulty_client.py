@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.errors import NotFinite
+from secureps.run.own_script import run_client
 from secureps.wire.grpc import framing
 from tests.kits.federations import Tensors, Walker
 

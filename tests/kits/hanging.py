@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from secureps.client.runner import run_client
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.requests import Prepared
 from secureps.run.cli import main
+from secureps.run.own_script import run_client
 from secureps.service import process
 from secureps.store.journal import SqliteJournal
 from tests.kits import walker_client

@@ -17,7 +17,6 @@ LIMITS = Limits(
     extensions=2,
     buffer=20,
     least_buffer=0.1,
-    power=0.5,
 )
 
 
@@ -25,12 +24,8 @@ def observed(shards: int = 2, spares: int = 1, **changes: Any) -> Observation:
     """Ten members who all come within ten seconds of their round, on shards that cost nothing."""
     came = tuple(float(at) for at in range(1, 11))
     known: dict[str, Any] = {
-        "seconds": 100.0,
-        "versions": 10,
-        "updates": 100,
         "reward": 1.0,
         "lost": 0.0,
-        "live": 10,
         "waits": Waits(clients=10.0, transfer=0.0, shards=0.0, holders=0.0),
         "rounds": (Round(10, came, 10.0),) * 3,
         "shards": tuple(f"shard-{k}" for k in range(shards)),

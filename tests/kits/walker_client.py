@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
+from secureps.run.own_script import run_client
 from tests.kits.walker import Tensors, Walker
 
 

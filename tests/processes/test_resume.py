@@ -40,7 +40,7 @@ VERSIONS = 3
 SCRIPT = """
 import time
 from pathlib import Path
-from secureps.client.runner import run_client
+from secureps.run.own_script import run_client
 from tests.kits.walker import Walker
 
 class Waiting(Walker):

@@ -32,7 +32,7 @@ FLOORS = (
     ("client", "scenario"),
     ("run",),
     ("dashboard", "flower"),
-    ("run/cli run/commands __init__ __main__",),
+    ("run/cli run/commands run/own_script __init__ __main__",),
 )
 """From the ground up."""
 

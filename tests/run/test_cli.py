@@ -13,8 +13,7 @@ import pytest
 from rich.text import Text
 
 from secureps import __version__
-from secureps.client import runner
-from secureps.client.runner import Joining, _parser
+from secureps.client.runner import Joining
 from secureps.errors import InternalError, Unreachable
 from secureps.run import cli
 from secureps.run.cli import app
@@ -118,17 +117,6 @@ def test_what_is_not_there_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
-    """But --kernels and --profile, which a command takes before its name, a project's own, and
-    --dashboard and --hold: what shows a run knows of clients, and they not of that."""
-    command = dict(commands())["join"]
-    joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
-    scripts = {text for action in runner._parser()._actions for text in action.option_strings}
-    assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
-        *("--help", "--kernels", "--profile")
-    } | {"--run-config"}
-
-
 def test_join_counts_by_the_records_that_are_told_on_the_node_that_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,7 +176,7 @@ def test_join_says_itself_again_for_the_client_that_it_runs(
 
 
 def test_an_error_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(*words: object, **given: object) -> None:
         raise Unreachable("no\n  connection")
 
     monkeypatch.setattr(cli, "app", fail)
@@ -198,7 +186,7 @@ def test_an_error_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_of_ours_is_a_traceback_and_a_line_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(error: Exception) -> None:
+    def fail(error: Exception, *words: object, **given: object) -> None:
         raise error
 
     bug = InternalError("client-00 failed at Tick")
@@ -306,8 +294,7 @@ OF_OTHERS = {"--node-config", "--partition", "--head", "--from-literal"}
 def options() -> dict[str, set[str]]:
     """By command, as "join" or "keys issue"; and of a data holder's own script."""
     found = {n: {o for p in c.params for o in p.opts} | {"--help"} for n, c in commands()}
-    found["script"] = {o for a in _parser()._actions for o in a.option_strings}
-    return found
+    return found | {"script": found["join"] | {"--profile", "--kernels"}}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from secureps.config.scenario import LawSection
 from secureps.messages.requests import GetBlock, Payload, Submit
 from secureps.messages.submission import Receipt
-from secureps.scenario.delays import Delays, Distribution, Links
+from secureps.scenario.delays import Delays, Links
 from tests.kits.unset import unset
 
 LATENCY = 0.5
@@ -12,8 +13,8 @@ SMALL = GetBlock(b"run", "all", 0, 0)
 
 
 def links(bytes_per_second: float | None = 100.0) -> Links:
-    law = None if bytes_per_second is None else Distribution("constant", (bytes_per_second,))
-    return Links(Delays(network=Distribution("constant", (LATENCY,)), bandwidth=law), seed=1)
+    law = None if bytes_per_second is None else LawSection(kind="constant", value=bytes_per_second)
+    return Links(Delays(network=LawSection(kind="constant", value=LATENCY), bandwidth=law), seed=1)
 
 
 def block(size: int) -> Payload:
@@ -57,7 +58,7 @@ def test_a_receipt_takes_the_time_of_what_it_carries() -> None:
 
 
 def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
-    delays = Delays(bandwidth=Distribution("lognormal", (100.0, 0.5)))
+    delays = Delays(bandwidth=LawSection(kind="lognormal", median=100.0, sigma=0.5))
     speeds = [delays.bytes_per_second(3, name) for name in ("client-0", "client-0", "client-1")]
     assert speeds[0] == speeds[1] != speeds[2]
     alone = Links(delays, 3).seconds("client-1", True, block(100), 0.0)

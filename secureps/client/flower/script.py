@@ -1,21 +1,18 @@
 """Runs a Flower app as a data holder's script.
 
-`run_flower` is the last line of a Flower script that joins by itself; `secureps join` and `secureps
-up` make a `FlowerScript` of a file or a project. Only `client.flower` and `flower` import flwr,
-which is an extra.
+`secureps join` and `secureps up` make a `FlowerScript` of a file or a project, and `run_flower` of
+an object. Only `client.flower` and `flower` import flwr, which is an extra.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from secureps.client.initial_model import ServerAppResult
-from secureps.client.runner import run
 from secureps.client.trainer import PooledEvaluation, Setting
 from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
@@ -45,7 +42,7 @@ except ImportError as missing:
 
 telemetry.FLWR_TELEMETRY_ENABLED = "0"
 
-__all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "run_flower"]
+__all__ = ["NO_RECORD_PRIVACY", "FlowerScript", "FlowerTrainer", "wrap_object"]
 
 STATE = "flower"
 """The folder of `context.state`, in a client's state folder."""
@@ -128,26 +125,3 @@ class FlowerScript:
         return PooledEvaluation(
             [first, *map(holder, range(1, int(settings.get("partitions", "1"))))]
         )
-
-
-def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
-    """Runs a Flower script as a client of secureps; call it in the script's last line.
-
-    It reads the same command line as `run_client`. After an error it exits with one line on stderr,
-    and status 78 if plan, kit or settings have to be mended first, 75 if the run failed for all its
-    clients, else 1.
-
-    Args:
-        app: a ClientApp, a client_fn, or a client.
-        arguments: the command line; default: the process's own.
-
-    Examples:
-        >>> if __name__ == "__main__":  # python app.py --server HOST:PORT --kit KIT --name me
-        ...     ps.run_flower(app)
-    """
-    run(
-        lambda joining, settings: FlowerScript(wrap_object(app, "this script")).make(
-            settings, joining.state, joining.name
-        ),
-        arguments,
-    )

@@ -55,7 +55,7 @@ from secureps.policy.explain.visibility import (
     evaluation_words,
     sights,
 )
-from secureps.policy.memory import MemoryUse, Service, footprint, least_footprint, sealing_memory
+from secureps.policy.memory import MemoryUse, Service, sealing_memory, worst_footprint
 from secureps.policy.plan import (
     LARGE_BLOCK,
     Plan,
@@ -361,8 +361,8 @@ class Explanation:
         price: None if nothing is private.
         link: a client's, for transfer times.
         committee: None without a committee, or for a model of unknown size.
-        shard: memory and disk of the shard that needs most; None for an unknown size.
-        fewest: the same with the fewest shards that `[scaling]` may leave; None if never fewer.
+        shard: memory and disk of the shard that needs most, with the fewest shards that `[scaling]`
+            may leave; None for an unknown size.
         remarks: what else to know before the run, the most important first.
         unknown: what could not be computed, and how to have it computed.
         choice: noise or versions for an epsilon, if that was asked for.
@@ -383,7 +383,6 @@ class Explanation:
     link: Link
     committee: CommitteeCost | None
     shard: MemoryUse | None
-    fewest: MemoryUse | None
     remarks: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     choice: Choice | None = None
@@ -429,8 +428,7 @@ def explain(
         groups=tuple(_cost(plan, name, laid.get(name), numbers, link) for name in plan.all_groups),
         link=link,
         committee=committee_cost(plan, layout) if layout else None,
-        shard=footprint(plan, layout, service) if layout else None,
-        fewest=least_footprint(plan, layout, service) if layout else None,
+        shard=worst_footprint(plan, layout, service) if layout else None,
         remarks=_once(
             plan,
             (

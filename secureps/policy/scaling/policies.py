@@ -5,22 +5,16 @@
 An update of staleness tau is worth (1 + tau)^-p, as in its rule. `lost` is the part of the
 requested updates that was late, stale or given up.
 
-**The model** of `decide_by_model` uses the figures since the last decision, for s shards instead of
-the present S:
+**The model** of `decide_by_model` uses the newest rounds, for s shards instead of the present S:
 
     share       the busiest shard's part of its present work: ceil(B / s) / ceil(B / S) of B blocks
     version     min(deadline, last arrival) + (sums and steps) * share + opening
-    arrival     the present one - BOUND * (its transfer) * (1 - share); k-th arrival, k-th transfer
-    at least    (queue at a shard's link) * share, because late clients fill the link too and the
-                next round waits in it
+    arrival     the present one - BOUND * (its transfer) * (1 - share); clients that were late come
+                after the close as the others came before it
     late        FOLLOW more than the arrivals say
-    rounds      the newest rounds tell how many arrive by another deadline; clients that were late
-                are placed on the log-normal distribution of the others
-    no rounds   a member's cycle is c = N / rate - (half a version); with a buffer of K it sends at
-                rate = (N - K / 2) / c, with staleness c * rate / K (Little 1961)
 
 It predicts a factor on the reward. The change with the largest factor is made if it is large
-enough.
+enough. A rule without rounds tells no arrivals: there thresholds decide.
 
 **The balance** of `balance`: a shard's time is the bytes that arrive for its blocks in a round of
 each, times its cost per byte. Placement spreads blocks by number, so where clients touch some
@@ -35,7 +29,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, fmean, linear_regression
+from statistics import fmean
 
 from secureps.messages.acts import ShardDeed
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
@@ -52,8 +46,6 @@ class Waits:
     Args:
         clients: until the cohort closed.
         transfer: of `clients`, the median time that a model and its update travel.
-        queue: how long a link shared by all would be busy if it were the cause of `transfer`: twice
-            the larger median, because in a queue the median waits for half of it.
         shards: until sums were held, and until the version was prepared.
         holders: until the sums were opened.
     """
@@ -62,7 +54,6 @@ class Waits:
     transfer: float
     shards: float
     holders: float
-    queue: float = 0.0
 
     @property
     def version(self) -> float:
@@ -100,7 +91,6 @@ class Limits:
     extensions: int = 0
     buffer: int = 0
     least_buffer: float = 1.0
-    power: float = 0.0
     group: str = ""
 
 
@@ -109,28 +99,21 @@ class Observation:
     """Measurements since the last decision.
 
     Args:
-        seconds, versions, updates: measured time, versions made in it, and updates in these.
         reward, lost: as the module's docstring defines them.
         rounds: the newest ones, where the rule has rounds.
         shards, spares: those that hold blocks, oldest first, and those that hold none.
         deadline, buffer: factors in force.
-        ways: by client, ascending, how long its model and its update travelled.
         blocks: row-blocks that clients send to; 0 if nothing arrived.
     """
 
-    seconds: float
-    versions: int
-    updates: int
     reward: float
     lost: float
-    live: int
     waits: Waits
     rounds: tuple[Round, ...]
     shards: tuple[str, ...]
     spares: tuple[str, ...]
     deadline: float = 1.0
     buffer: float = 1.0
-    ways: tuple[float, ...] = ()
     blocks: int = 0
 
 
@@ -164,10 +147,6 @@ def clamp_action(action: Action, seen: Observation, limits: Limits) -> Action:
     deadline = min(max(action.deadline, limits.least_deadline), limits.most_deadline)
     buffer = min(max(action.buffer, limits.least_buffer), 1.0)
     return Action(shards, deadline, buffer, action.reason)
-
-
-def buffer_of(limits: Limits, factor: float) -> int:
-    return max(limits.minimum, round(limits.buffer * factor))
 
 
 def choose_deed(action: Action, seen: Observation) -> tuple[str, str]:
@@ -251,8 +230,10 @@ GIVEN_BACK = 0.99
 
 def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
     """Chooses the action with the largest predicted reward, if it promises enough."""
+    if not seen.rounds:
+        return decide_by_thresholds(seen, before, limits)
     model, shards = Model(seen, limits), len(seen.shards)
-    now = model.reward(shards, seen.deadline, seen.buffer)
+    now = model.reward(shards, seen.deadline)
     if now <= 0:
         return stay(seen, "nothing was measured that could be foretold from")
     came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
@@ -260,7 +241,7 @@ def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits:
     for each, goal in _candidates(seen, limits):
         if goal < shards and came:
             continue
-        promised = model.reward(goal, each.deadline, each.buffer) / now
+        promised = model.reward(goal, each.deadline) / now
         asked = GIVEN_BACK if goal < shards else GAIN + MOVE * (goal - shards)
         if promised / asked > most:
             words = f"{each.reason}: {promised:.2f} times the updates a second that count"
@@ -271,19 +252,17 @@ def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits:
 def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int]]:
     """Yields single changes within the limits, so that the effect of each can be seen.
 
-    A change is one shard more or less, or another deadline or buffer. Each comes with the number of
-    shards it leads to: a few row-blocks may spread no better over one more shard, but over two.
+    A change is one shard more or less, or another deadline. Each comes with the number of shards it
+    leads to: a few row-blocks may spread no better over one more shard, but over two.
     """
-    shards, found = len(seen.shards), set[tuple[int, float, float]]()
+    shards, found = len(seen.shards), set[tuple[int, float]]()
     factors = [2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1)]
     most = min(limits.most_shards, shards + len(seen.spares))
     for goal in (shards, *range(shards + 1, most + 1), shards - 1):
         for factor in factors if goal == shards else [1.0]:
-            own = (factor, 1.0) if seen.rounds else (1.0, factor)
-            wanted = Action(goal, seen.deadline * own[0], seen.buffer * own[1], "")
-            to = clamp_action(wanted, seen, limits)
+            to = clamp_action(Action(goal, seen.deadline * factor, seen.buffer, ""), seen, limits)
             end = goal if to.shards > shards else to.shards
-            key = (end, round(to.deadline, 6), round(to.buffer, 6))
+            key = (end, round(to.deadline, 6))
             if key in found or to == stay(seen, ""):
                 continue
             found.add(key)
@@ -297,16 +276,12 @@ def _words(seen: Observation, to: Action, goal: int, limits: Limits) -> str:
         parts.append(f"{to.shards} shards instead of {len(seen.shards)}{later}")
     if to.deadline != seen.deadline:
         deadline = f"{limits.deadline * to.deadline:.3g} s"
-        parts.append(_factor("deadline", deadline, to.deadline, limits))
-    if to.buffer != seen.buffer:
-        parts.append(_factor("buffer", f"{buffer_of(limits, to.buffer)}", to.buffer, limits))
+        parts.append(
+            f"deadlines of {to.deadline:.2g} times the plan's, of {limits.group} {deadline}"
+            if limits.group
+            else f"a deadline of {deadline}"
+        )
     return ", ".join(parts)
-
-
-def _factor(what: str, value: str, factor: float, limits: Limits) -> str:
-    if not limits.group:
-        return f"a {what} of {value}"
-    return f"{what}s of {factor:.2g} times the plan's, of {limits.group} {value}"
 
 
 class Model:
@@ -314,27 +289,18 @@ class Model:
 
     def __init__(self, seen: Observation, limits: Limits) -> None:
         self._seen, self._limits = seen, limits
-        self._rounds = _whole(seen.rounds)
 
-    def reward(self, shards: int, deadline: float, buffer: float) -> float:
+    def reward(self, shards: int, deadline: float) -> float:
         """Returns the reward up to a constant factor; 0 if no version would be made."""
-        share, waits = self.share(shards), self._seen.waits
+        share, waits, least = self.share(shards), self._seen.waits, self._limits
         servers = waits.shards * share + waits.holders
-        if self._rounds:
-            return self._of_rounds(self._limits.deadline * deadline, share, servers)
-        return self._of_streams(buffer_of(self._limits, buffer), share, servers)
-
-    def share(self, shards: int) -> float:
-        """Returns the busiest shard's work with so many shards, relative to now."""
-        now = len(self._seen.shards)
-        blocks = self._seen.blocks or now * shards
-        return math.ceil(blocks / shards) / math.ceil(blocks / now)
-
-    def _of_rounds(self, deadline: float, share: float, servers: float) -> float:
-        least, counts, seconds, shares = self._limits, list[float](), list[float](), list[float]()
-        queue = self._seen.waits.queue * share
-        for asked, before in self._rounds:
-            arrivals = self._sooner(before, share)
+        deadline = least.deadline * deadline
+        counts, seconds, shares = list[float](), list[float](), list[float]()
+        for each in self._seen.rounds:
+            if not each.arrivals:
+                continue
+            before, asked = _extrapolate(each), each.asked
+            arrivals = [at - BOUND * min(waits.transfer, at) * (1 - share) for at in before]
             enough = min(max(least.quorum, least.minimum, 1), len(arrivals))
             needed = arrivals[enough - 1]
             # The first deadline by which enough are here. A loop over deadlines might never end:
@@ -342,64 +308,28 @@ class Model:
             until = max(deadline, needed + -needed % deadline)
             until = min(until, deadline * (1 + least.extensions))
             came = bisect_right(arrivals, until)
-            known = bisect_right(before, self._limits.deadline * self._seen.deadline)
+            known = bisect_right(before, least.deadline * self._seen.deadline)
             more = came + FOLLOW * (came - known)
             here = min(max(more, 0.0), asked) if more >= least.minimum else 0.0
             counts.append(here)
-            seconds.append(max(min(until, arrivals[-1]), min(queue, arrivals[-1])))
+            seconds.append(min(until, arrivals[-1]))
             shares.append(here / asked)
+        if not counts:
+            return 0.0
         return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
 
-    def _sooner(self, arrivals: Sequence[float], share: float) -> list[float]:
-        """Returns arrival times, ascending, if the busiest shard has this share of its work."""
-        ways = self._seen.ways or (self._seen.waits.transfer,)
-        moved = list[float]()
-        for k, at in enumerate(arrivals):
-            way = min(ways[k * len(ways) // len(arrivals)], at)
-            moved.append(max(0.0, at - BOUND * way * (1 - share)))
-        return sorted(moved)
-
-    def _of_streams(self, buffer: int, share: float, servers: float) -> float:
-        seen, live = self._seen, max(self._seen.live, 1)
-        if not seen.updates or not seen.versions:
-            return 0.0
-        rate = seen.updates / seen.seconds
-        cycle = max(live / rate - seen.seconds / seen.versions / 2, 1e-6)
-        cycle = max(cycle - BOUND * seen.waits.transfer * (1 - share), 0.1 * cycle)
-        faster = max(live - buffer / 2, live / 4) / cycle
-        faster = min(faster, buffer / max(servers, 1e-9))
-        stale = cycle * faster / buffer
-        return float(faster * (1 + stale) ** -self._limits.power)
+    def share(self, shards: int) -> float:
+        """Returns the busiest shard's work with so many shards, relative to now."""
+        now = len(self._seen.shards)
+        blocks = self._seen.blocks or now * shards
+        return math.ceil(blocks / shards) / math.ceil(blocks / now)
 
 
-def _whole(rounds: Sequence[Round]) -> list[tuple[int, tuple[float, ...]]]:
-    """Returns for each round the number asked and the arrival times of all of them.
-
-    Times of clients that were late are extrapolated on a line through all arrivals, on a normal
-    probability plot of their logarithms.
-    """
-    came = [
-        (_place(k, each), math.log(max(at, 1e-6)))
-        for each in rounds
-        for k, at in enumerate(each.arrivals)
-    ]
-    places, logs = zip(*came, strict=True) if came else ((), ())
-    slope, middle = linear_regression(places, logs) if len(set(places)) > 1 else (0.0, 0.0)
-    found = []
-    for each in rounds:
-        after = math.nextafter(each.closed, math.inf)
-        late = (
-            max(after, math.exp(min(middle + slope * _place(k, each), 50.0)))
-            for k in range(len(each.arrivals), each.asked)
-        )
-        if each.arrivals:
-            found.append((each.asked, (*each.arrivals, *late)))
-    return found
-
-
-def _place(k: int, each: Round) -> float:
-    """Returns where on a normal distribution the k-th of those asked arrives."""
-    return NormalDist().inv_cdf((k + 0.5) / each.asked)
+def _extrapolate(each: Round) -> list[float]:
+    """Returns the arrival times of all who were asked, ascending."""
+    came = len(each.arrivals)
+    late = (each.closed * (k + 1) / came for k in range(came, each.asked))
+    return [*each.arrivals, *late]
 
 
 # --- moves row-blocks from shards that have much to do to shards that have less ----

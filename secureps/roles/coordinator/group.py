@@ -26,9 +26,6 @@ from secureps.messages.submission import (
 )
 from secureps.policy.cohorts.suspicion import Suspicion
 
-TOO_FEW = " it, a cohort needs "
-"""Part of the reason why a row-block waits that too few members touch."""
-
 REASON_LIMIT = 300
 """Most characters that are kept of another party's own words."""
 

@@ -170,21 +170,16 @@ class Load:
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
         lost = self._lost / asked if asked else 0.0
-        scaled, up, down = tx.federation.scaled, self._ways[UP], self._ways[DOWN]
+        scaled = tx.federation.scaled
         return Observation(
-            seconds=seconds,
-            versions=self.versions,
-            updates=self._updates,
             reward=self._fresh / seconds * (1 - lost),
             lost=lost,
-            live=sum(map(tx.is_trainer, tx.live)),
             waits=self._waits(),
             rounds=tuple(self._rounds),
             shards=tx.federation.placement.shards,
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
-            ways=tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys())),
             blocks=sum(len(tx.federation.placement.held[group]) for group in self._sent),
         )
 
@@ -202,7 +197,6 @@ class Load:
             transfer=sum(transfers),
             shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
-            queue=2 * max(transfers, default=0.0),
         )
 
     def bytes_at_once(self, tx: Transaction) -> dict[str, float]:
@@ -427,6 +421,5 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
         extensions=rule.extensions if isinstance(rule, SyncSection) else 0,
         buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
         least_buffer=section.least_buffer,
-        power=staleness_power(rule),
         group=tx.plan.section.group[0].name if len(tx.plan.section.group) > 1 else "",
     )

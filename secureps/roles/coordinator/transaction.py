@@ -34,7 +34,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import apply_factors, build_rule
 from secureps.policy.rules.rule import Rule, Wait
-from secureps.roles.coordinator.group import TOO_FEW, GroupState, Phase
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Step
 from secureps.roles.pinned_run import LATER, PinnedRun
@@ -271,7 +271,7 @@ class Transaction:
         if len(able) >= least:
             return ""
         here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
-        return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
+        return f"{here} it, a cohort needs {least}: it stays at {group.version}"
 
     def is_made(self, group: GroupState) -> bool:
         return group.version >= self.plan.versions(group.name)

@@ -74,19 +74,14 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
     roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
-    for setting, absolute, there, missing in _local_paths(request):
-        if not shared and there:
+    for setting, absolute, missing in _local_paths(request):
+        if shared:
+            none = f"; nothing is there for {named(missing)}" if missing else ""
+            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
+        else:
             yield (
                 f"--set {setting} is a path on this machine, whose files no pod has: records "
                 "come from a volume (--records)"
-            )
-        elif there:
-            none = f"; nothing is there for {named(missing)}" if missing else ""
-            yield f"--set {setting} is a path from here: jobs have {absolute}{none}"
-        elif shared:
-            yield (
-                f"--set {setting} names nothing here, and jobs begin in another folder: if it "
-                "is a file, give its whole path"
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
@@ -97,32 +92,22 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
         )
 
 
-_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
-"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
+def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str]]]:
+    """Finds settings of clients' script whose value is a relative path to something here.
 
-
-def _local_paths(request: Request) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Finds settings of clients' script whose value is, or looks like, a relative path.
-
-    Yields KEY=VALUE as given and with the absolute path, and the clients for which the path exists
-    on this machine, and the others.
+    Yields KEY=VALUE as given and with the absolute path, and the clients for which nothing is
+    there.
     """
     clients = [kit.name for kit in request.kits if kit.role == "client"]
-    for setting in () if request.script is None or not clients else request.settings:
+    for setting in () if request.script is None else request.settings:
         key, _, text = setting.partition("=")
         value = toml_value(text)
         if not isinstance(value, str) or not value or Path(value).is_absolute():
             continue
         filled = {name: fill_options([value], name, i)[0] for i, name in enumerate(clients)}
-        there = [name for name, path in filled.items() if os.path.exists(path)]
-        missing = [name for name in clients if name not in there]
-        if there or _PATH.match(value):
-            yield setting, f"{key}={Path(value).absolute()}", there, missing
-
-
-def _largest_shard(explained: Explanation) -> MemoryUse | None:
-    """The use of a shard when the fewest shards are left; None if the model's size is unknown."""
-    return explained.fewest or explained.shard
+        missing = [name for name, path in filled.items() if not os.path.exists(path)]
+        if len(missing) < len(clients):
+            yield setting, f"{key}={Path(value).absolute()}", missing
 
 
 def _version_bytes(shard: MemoryUse) -> int:
@@ -132,7 +117,7 @@ def _version_bytes(shard: MemoryUse) -> int:
 
 def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe runs as another process
-    more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
+    more, shard = STORE_BYTES if copies else 0, explained.shard
     needs: dict[Role, int] = dict.fromkeys(("coordinator", "holder"), program + probe + more)
     if shard is None:
         return needs
@@ -148,7 +133,7 @@ def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
 def _set_storage(cluster: Cluster, explained: Explanation) -> Cluster:
     if cluster.storage:
         return cluster
-    if (shard := _largest_shard(explained)) is None:
+    if (shard := explained.shard) is None:
         return replace(cluster, storage="10Gi")
     models = _version_bytes(shard) + shard.checkpoints
     gibibytes = -(-2 * (shard.disk + models) // (1 << 30))
@@ -233,7 +218,7 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refuse a bad URL now rather than in every server
-    whole = {given: whole for given, whole, there, _ in _local_paths(request) if there}
+    whole = {given: whole for given, whole, _ in _local_paths(request)}
     absolute = replace(  # jobs begin in another folder
         request,
         plan=request.plan.resolve(),

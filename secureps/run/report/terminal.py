@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -109,48 +105,12 @@ def spent_text(epsilon: float, budget: float, delta: float, adjacency: str) -> s
     return f"{spent} of {budget:g} (delta {delta:g}, {adjacency})"
 
 
-# --- moves of blocks --------------------------------------------------------------
-
-QUIET_MOVE = 10.0
-"""Seconds without progress after which a plain line is printed again."""
-
-
 def move_text(move: Move) -> str:
     """The progress of a move: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
     what = f"{move.what} {move.shard}".strip() or "copies that were lost"
     blocks = f"{move.moved} of {move.blocks} blocks"
     text = f"{what}: {blocks}, {size(move.moved_bytes)} of {size(move.bytes)}"
     return printable(f"{text}; {move.reason}" if move.reason else text)
-
-
-@contextmanager
-def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
-    if not console.is_terminal:
-        yield _print_moves(console)
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("asks the coordinator", total=None)
-
-        def show(move: Move) -> None:
-            done, of, text = move.moved, move.blocks, move_text(move)
-            bar.update(task, completed=done, total=of, description=text, refresh=True)
-
-        yield show
-
-
-def _print_moves(console: Console) -> Callable[[Move], None]:
-    """Prints a move when it has made progress, and at least every QUIET_MOVE seconds."""
-    last, at = "", 0.0
-
-    def show(move: Move) -> None:
-        nonlocal last, at
-        text, now = move_text(move), time.monotonic()
-        if text != last or now - at >= QUIET_MOVE:
-            last, at = text, now
-            console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-    return show
 
 
 # --- group labels ------------------------------------------------------------------

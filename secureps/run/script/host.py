@@ -64,12 +64,10 @@ class ScriptHost:
                 return self._count()
             case "rehearse":
                 return self._rehearse(tensors)
-            case "judge":
-                return {"note": self._judge.note}
             case "score":
-                score = self._judge.score(tensors)
+                score, judge = self._judge.score(tensors), self._judge
                 found = None if score is None else asdict(score)
-                return {"score": found, "failed": self._judge.failed}
+                return {"score": found, "note": judge.note, "failed": judge.failed}
             case "baselines":
                 return self._baselines(record["versions"], tensors)
         raise InternalError(f"a script's process has no answer to {record['do']!r}")

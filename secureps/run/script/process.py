@@ -124,13 +124,6 @@ class ScriptProcess:
         answer = self._ask({"do": "rehearse"}, start)
         return answer["lengths"], tuple(answer["notes"])
 
-    def prepare(self) -> None:
-        """Makes the script's evaluator; a failure is noted."""
-        try:
-            self.note = self._ask({"do": "judge"})["note"]
-        except SecurepsError as error:
-            self.note = f"no held-out score: {error}"
-
     def score(self, tensors: Tensors) -> Score | None:
         """Scores a model; None without an evaluator, or if the script failed (see `failed`)."""
         if self.note:
@@ -141,7 +134,7 @@ class ScriptProcess:
             self.failed = self.failed or f"a version has no held-out score: {error}"
             self.note = self._gone and f"no held-out score: {self._gone}"
             return None
-        self.failed = self.failed or answer["failed"]
+        self.note, self.failed = answer["note"], self.failed or answer["failed"]
         return None if answer["score"] is None else Score(**answer["score"])
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:

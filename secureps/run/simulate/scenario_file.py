@@ -13,7 +13,7 @@ from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, read_toml, refuse_misplaced, resolve_paths
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.version_metrics import Heading
 from secureps.run.server_app import Founding, run_server_app, share_settings
@@ -101,8 +101,7 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
         _refuse_other_records(path, each, section.clients)
     _refuse_stays(section, path)
     _refuse_unknown_shards(section, (plan, *plans.values()), path)
-    with naming(path, ConfigError):
-        delays = Delays.of(section.delays)
+    delays = Delays(**dict(section.delays))
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
 
 
@@ -121,7 +120,7 @@ def refuse_few(
         if trainers < start:
             raise ConfigError(
                 f"{where}: {key}: {trainers} take part, but a version{plan.of(name)} waits for "
-                f"{start}: raise it, or lower {_too_large(plan, name, trainers)}"
+                f"{start}: raise it, or lower start, quorum and minimum of its rule"
             )
 
 
@@ -131,17 +130,6 @@ def _refuse_other_records(where: Path | str, plan: Plan, clients: int) -> None:
             f"{where}: federation.records: {stated} numbers for {counted(clients, 'client')}: "
             "state one of each, or leave it out for privacy.records"
         )
-
-
-def _too_large(plan: Plan, group: str, trainers: int) -> str:
-    """Names the keys of a group's rule that ask for more members than there are."""
-    rule, own = plan.group(group).rule, plan.section.evaluation
-    where = "" if len(plan.section.group) == 1 else f" of group {plan.group(group).name}"
-    table = "group.rule"
-    if plan.trails(group) and own is not None and own.rule is not None:
-        table, where = "evaluation.rule", ""
-    keys = [k for k in ("start", "quorum", "minimum") if (getattr(rule, k, None) or 0) > trainers]
-    return f"{', '.join(f'{table}.{key}' for key in keys)}{where}"
 
 
 def _refuse_stays(section: ScenarioSection, path: Path) -> None:

@@ -35,7 +35,7 @@ import gc
 import json
 import math
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
@@ -72,7 +72,6 @@ from secureps.messages.requests import UP, Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress
 from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, total_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
@@ -540,15 +539,6 @@ class Play:
             look.refuse_unusable(scenario.plan)
             given = scenario.plan.section.initial
             initial = None if given is None else settle_schema(scenario.plan, look.schema)
-            asked = trainers if scenario.plan.section.tables else {}
-            touching = Counter(
-                block
-                for name, trainer in asked.items()
-                if name != scenario.plan.evaluator
-                for block in look.find_touched(scenario.plan, trainer)
-            )
-        few = touched_by_few(scenario.plan, touching)
-        self._remarks = tuple(row_block_words(scenario.plan, few))
         self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
@@ -583,9 +573,6 @@ class Play:
         return SpreadTrainer(own, RayCalls(self.cluster, self.scenario.source, settings, state))
 
     def run(self, say: Say) -> None:
-        for remark in self._remarks:
-            say(remark)
-
         def until() -> bool:
             coordinator, versions = self.simulation.coordinator, self.simulation.versions()
             if versions != self._seen:

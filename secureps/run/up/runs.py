@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from secureps.errors import ConfigError, DamagedStore, OperatorError, PlanRefused, SecurepsError
+from secureps.errors import ConfigError, OperatorError, PlanRefused, SecurepsError
 from secureps.run.up.folder import (
-    METRICS,
     ORIGIN,
     PATIENCE,
     Origin,
@@ -33,11 +32,11 @@ from secureps.run.up.folder import (
 from secureps.wording import suggest
 
 if TYPE_CHECKING:
+    from secureps.messages.requests import Status
     from secureps.policy.plan import Plan
 
 
 STOPPED = "stopped; secureps resume goes on"
-UNREPORTED = "all versions are made, the report is not: secureps resume writes it"
 FAILED = "failed: {}; secureps resume tries again"
 PLAYED = "is being played"
 REPORTING = "{}: its servers have ended, and its report is still being made"
@@ -65,9 +64,8 @@ def _describe_run(folder: RunFolder) -> tuple[float, list[Text]]:
     from secureps.run.report.terminal import fold_versions  # imports numpy
 
     origin, plan = Origin.read(folder), _read_plan(folder)
-    summary, versions = _read_summary(folder), _newest_versions(folder)
-    for group, version in (summary["versions"] if summary else {}).items():
-        versions[group] = max(versions.get(group, -1), version)
+    summary = _read_summary(folder)
+    versions = _read_versions(folder, summary)
     made = {group: versions.get(group, -1) for group in plan.groups}
     wanted = {group: plan.versions(group) for group in plan.groups}
     began = datetime.fromtimestamp(origin.began).strftime("%Y-%m-%d %H:%M")
@@ -93,19 +91,18 @@ def describe_standing(folder: RunFolder, asked: bool = False) -> str:
     `asked`: the coordinator has just left a request unanswered.
     """
     told = _describe_state(folder, _read_summary(folder))
-    finished = _read_finished(folder) if told == PLAYED and asked else ""
-    return REPORTING.format(finished) if finished else told
+    status = _read_status(folder) if told == PLAYED and asked else None
+    return REPORTING.format(status.finished) if status is not None and status.finished else told
 
 
-def _read_finished(folder: RunFolder) -> str:
-    """Why the run ended, by its coordinator's journal; empty if it has not, or it is unreadable."""
+def _read_status(folder: RunFolder) -> Status | None:
+    """The status by the coordinator's journal; None before the founding, or if it is unreadable."""
     from secureps.run.journal_status import journal_status
 
     try:
-        status = journal_status(folder.rulers, folder.kit)
+        return journal_status(folder.rulers, folder.kit)
     except SecurepsError:
-        return ""
-    return "" if status is None else status.finished
+        return None
 
 
 def _describe_state(folder: RunFolder, summary: dict[str, Any]) -> str:
@@ -115,16 +112,7 @@ def _describe_state(folder: RunFolder, summary: dict[str, Any]) -> str:
         return PLAYED
     if folder.failed.exists():
         return FAILED.format(folder.failed.read_text())
-    return UNREPORTED if _has_all_versions(folder) else STOPPED
-
-
-def _has_all_versions(folder: RunFolder) -> bool:
-    try:
-        plan = _read_plan(folder)
-    except (ConfigError, PlanRefused):
-        return False
-    made = _newest_versions(folder)
-    return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
+    return STOPPED
 
 
 def _read_summary(folder: RunFolder) -> dict[str, Any]:
@@ -134,30 +122,12 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
     return summary
 
 
-def _newest_versions(folder: RunFolder) -> dict[str, int]:
-    """The newest version of every group in the metrics or in a checkpoint.
-
-    Checkpoints may be newer, because a run that is being stopped still makes versions.
-    """
-    path = folder.report / METRICS
-    lines = map(json.loads, path.read_text().splitlines() if path.exists() else ())
-    made = [(line["group"], line["version"]) for line in lines]
-    newest: dict[str, int] = {}
-    for group, version in (*made, *_checkpoint_versions(folder).items()):
-        newest[group] = max(newest.get(group, -1), version)
-    return newest
-
-
-def _checkpoint_versions(folder: RunFolder) -> dict[str, int]:
-    """The versions of the newest checkpoint with a sound manifest; {} if there is none."""
-    from secureps.store.checkpoint import checkpoint_directories, read_manifest
-
-    for directory in checkpoint_directories(folder.checkpoints):
-        try:
-            return {at.group: at.version for at in read_manifest(directory).versions}
-        except (ConfigError, DamagedStore):
-            continue
-    return {}
+def _read_versions(folder: RunFolder, summary: Mapping[str, Any]) -> Mapping[str, int]:
+    """The newest version of every group, by the summary, else by the coordinator's journal."""
+    if summary:
+        return dict(summary["versions"])
+    status = _read_status(folder)
+    return {} if status is None else {group.name: group.version for group in status.groups}
 
 
 STOP_SECONDS = 60.0

@@ -71,12 +71,10 @@ from secureps.errors import (
     naming,
 )
 from secureps.files.objects import ObjectStore
-from secureps.messages.requests import FAILED, SPENT, UP, CohortSteps, GroupStatus, Status
-from secureps.policy.explain.explanation import row_block_words
+from secureps.messages.requests import FAILED, UP, CohortSteps, GroupStatus, Status
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.export import Model, export, read_model
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
@@ -292,7 +290,6 @@ class Watch:
         self._told: set[str] = set()
         self._failures = list[str]()
         self._echo = ClientWarnings(self._folder.logs, self._names)
-        self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if self._plan.section.privacy is None else None
         self._unkept = False
 
@@ -394,7 +391,6 @@ class Watch:
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
-        self._tell_row_blocks(status)
         self._judge_newest(status)
         elapsed = time.monotonic() - self._began
         self._progress.show(elapsed, status.groups, self._facts(status, elapsed))
@@ -445,18 +441,6 @@ class Watch:
         ):
             own.rest(client, why)
 
-    def _tell_row_blocks(self, status: Status) -> None:
-        """Reports once, when all clients are there, the row-blocks that too few of them touch."""
-        if self._few is None or len(status.members) < len(self._names):
-            return
-        few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
-        if not few or few != self._few:  # wait for a second look, when all groups are up to date
-            self._few = few
-            return
-        self._few = None
-        for remark in row_block_words(self._plan, few):
-            self._progress.say(remark, "yellow")
-
     def _judge_newest(self, status: Status) -> None:
         versions = {group.name: group.version for group in status.groups}
         if self._judge.note or versions == self._judged or min(versions.values()) < 0:
@@ -489,16 +473,11 @@ class Watch:
                 facts[f"held-out {score.measure}"] = score_text(score, scored, versions)
             if privacy is not None:
                 own = (privacy.budget, privacy.delta, adjacency(plan))
-                facts["epsilon"] = spent_text(self._spent(status), *own)
+                spent = max((member.epsilon for member in status.members), default=0.0)
+                facts["epsilon"] = spent_text(spent, *own)
             facts["bytes"] = f"{size(totals.total(UP))} up, {size(totals.total(DOWN))} down"
         here = sum(member.live for member in status.members)
         return facts | {"clients": f"{here} of {len(self._names)} are there"}
-
-    def _spent(self, status: Status) -> float:
-        spent = self._metrics.totals.coordinators
-        newest = [spent(SPENT, group.name, group.version) for group in status.groups]
-        known = [epsilon for epsilon in newest if epsilon is not None]
-        return max(known or [member.epsilon for member in status.members], default=0.0)
 
     # --- the end ------------------------------------------------------------------
 
@@ -752,7 +731,6 @@ def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress
         refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):
             progress.say(remark, "yellow")
-    script.prepare()
 
 
 def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:

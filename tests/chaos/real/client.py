@@ -11,10 +11,10 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.runner import run_client
 from secureps.client.worker import ClientWorker
 from secureps.messages.encoding import digest
 from secureps.messages.submission import SubmissionId
+from secureps.run.own_script import run_client
 from secureps.store import keyring
 from tests.chaos.evidence import Evidence, Key
 from tests.kits.walker_client import make

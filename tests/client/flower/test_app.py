@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from secureps.client.flower.app import FlowerApp, wrap_object
-from secureps.client.flower.script import FlowerTrainer, run_flower
+from secureps.client.flower.script import FlowerTrainer
 from secureps.client.initial_model import initial_digest
 from secureps.client.script import Script, is_flower_app, refuse_privacy
 from secureps.client.trainer import FitConfig, Setting
 from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused, ScriptFailed
 from secureps.messages.encoding import file_digest
+from secureps.run.own_script import run_flower
 from secureps.store.checkpoint import write_state
 from tests.kits.flower_apps import (
     CLIENT,

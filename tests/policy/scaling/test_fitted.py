@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from secureps.policy.scaling.policies import STAYS, Model, Round, Waits, decide_by_model
+from secureps.policy.scaling.policies import (
+    STAYS,
+    Model,
+    Round,
+    Waits,
+    decide_by_model,
+    decide_by_thresholds,
+)
 from tests.kits.loads import LIMITS, decided, observed
 
 STRAGGLERS = (Round(10, (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 18.0, 19.0), 19.0),) * 4
@@ -14,22 +21,22 @@ CROWDED = Waits(clients=10.0, transfer=8.0, shards=1.0, holders=0.0)
 
 def test_rounds_are_foretold_from_who_was_here_when() -> None:
     model = Model(observed(rounds=STRAGGLERS), LIMITS)
-    assert model.reward(2, 1.0, 1.0) == pytest.approx(10 / 19)
-    assert model.reward(2, 0.25, 1.0) == pytest.approx(7 / 5 * 0.7), "two late, and one after them"
+    assert model.reward(2, 1.0) == pytest.approx(10 / 19)
+    assert model.reward(2, 0.25) == pytest.approx(7 / 5 * 0.7), "two late, and one after them"
 
 
 def test_a_round_below_the_quorum_goes_on_for_another_deadline() -> None:
     few = (Round(10, (1.0, 1.0, 6.0, 6.0, 6.0), 20.0),)
     limits = LIMITS
     model = Model(observed(rounds=few), limits)
-    assert model.reward(2, 0.25, 1.0) == pytest.approx(5 / 10 * 0.5)
+    assert model.reward(2, 0.25) == pytest.approx(5 / 10 * 0.5)
 
 
 @pytest.mark.parametrize("said", [1e9, 1e15])
 def test_a_transfer_that_nobody_can_have_measured_holds_nothing_up(said: float) -> None:
     """Clients report it: draining a shard would then predict a round of very many deadlines."""
     seen = observed(waits=Waits(clients=10.0, transfer=said, shards=0.0, holders=0.0))
-    assert Model(seen, LIMITS).reward(1, 1.0, 1.0) > 0
+    assert Model(seen, LIMITS).reward(1, 1.0) > 0
     action = decide_by_model(seen, (), LIMITS)
     assert 1 <= action.shards <= LIMITS.most_shards
 
@@ -60,21 +67,6 @@ def test_four_row_blocks_are_no_better_spread_over_three_shards_and_over_four() 
     assert decide_by_model(few, (), LIMITS).shards == 2, "it brings nothing"
 
 
-def test_the_last_of_a_queue_gains_the_most_by_another_shard() -> None:
-    ways = tuple(0.8 * at for at in range(1, 11))
-    queued = Model(observed(waits=CROWDED, ways=ways), LIMITS)
-    alike = Model(observed(waits=CROWDED, ways=(4.4,) * 10), LIMITS)
-    assert queued.reward(4, 1.0, 1.0) > 1.1 * alike.reward(4, 1.0, 1.0)
-
-
-def test_no_deadline_is_shorter_than_the_queue_at_a_shard() -> None:
-    waits = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0, queue=9.0)
-    model = Model(observed(waits=waits), LIMITS)
-    free = Model(observed(), LIMITS)
-    assert free.reward(2, 0.4, 1.0) == pytest.approx(7 / 8 * 0.7)
-    assert model.reward(2, 0.4, 1.0) == pytest.approx(7 / 9 * 0.7)
-
-
 def test_a_shard_that_brings_nothing_is_given_back() -> None:
     action = decide_by_model(observed(), (), LIMITS)
     assert action.shards == 1
@@ -91,20 +83,11 @@ def test_clients_that_did_not_come_are_taken_to_come_later_than_their_round_clos
     """A longer deadline then promises some of them, and one just as long none."""
     half = observed(rounds=(Round(10, (1.0, 2.0, 3.0, 4.0, 5.0), 20.0),))
     model = Model(half, LIMITS)
-    now, longer = (model.reward(2, factor, 1.0) for factor in (1.0, 4.0))
+    now, longer = (model.reward(2, factor) for factor in (1.0, 4.0))
     assert now == pytest.approx(5 / 10 * 5 / 20)
     assert longer > now
 
 
-def test_a_smaller_buffer_is_foretold_to_make_staler_updates() -> None:
-    seen = observed(rounds=(), updates=100, versions=5, live=20)
-    model = Model(seen, LIMITS)
-    assert model.reward(2, 1.0, 1.0) > 0
-    big, small = model._of_streams(20, 1.0, 0.0), model._of_streams(5, 1.0, 0.0)
-    assert big != small
-
-
-def test_nothing_is_decided_on_nothing() -> None:
-    seen = observed(rounds=(), updates=0, versions=0)
-    action = decide_by_model(seen, (), LIMITS)
-    assert (action.shards, action.deadline, action.buffer) == (2, 1.0, 1.0)
+def test_without_rounds_thresholds_decide() -> None:
+    seen = observed(rounds=(), lost=0.5, buffer=0.5)
+    assert decide_by_model(seen, (), LIMITS) == decide_by_thresholds(seen, (), LIMITS)

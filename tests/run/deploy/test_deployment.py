@@ -49,11 +49,12 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     home, scaled = deployed(), tmp_path / "plan.toml"
     scaling = 'block_size = 65536\n[scaling]\npolicy = "rule"\nleast_shards = 1\n[cipher]'
     scaled.write_text((home / "plan.toml").read_text().replace("[cipher]", scaling))
-    fewest = check(scaled, 1_000_000).fewest
-    assert fewest is not None
+    need = check(scaled, 1_000_000).shard
+    assert need is not None
+    assert need.shards == 1
     found = kubernetes_files(Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER)
     asked = asked_memory(found["servers"]["shard-0.yaml"]) << 20
-    assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
+    assert 0 <= asked - need.memory - PROGRAM_BYTES < 1 << 20
 
 
 def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -> None:

@@ -24,12 +24,10 @@ from secureps.run.report.status_tables import (
 )
 from secureps.run.report.terminal import (
     QUIET,
-    QUIET_MOVE,
     Progress,
     move_text,
     plain_text,
     score_text,
-    show_moves,
     spent_text,
 )
 from secureps.run.script.scoring import Baselines, Score
@@ -265,15 +263,6 @@ PART = Move("drain-shard", "shard-1", 3, 12, 900_000, 3_100_000)
 WAITING = Move("add-shard", "shard-2", 0, 4, 0, 1024, "waits for\x1b[2J shard-0")
 
 
-def test_a_terminal_has_a_bar_that_goes_away() -> None:
-    out = io.StringIO()
-    with show_moves(Console(file=out, force_terminal=True, width=120)) as show:
-        show(PART)
-    assert "asks the coordinator" in out.getvalue()
-    assert move_text(PART) in out.getvalue()
-    assert out.getvalue().rstrip().endswith("\x1b[2K"), "nothing of it stays"
-
-
 def test_a_move_is_told_in_a_line() -> None:
     assert move_text(PART) == "drain-shard shard-1: 3 of 12 blocks, 900.0 kB of 3.1 MB"
     lost = move_text(Move("", "", 1, 2, 256, 512))
@@ -281,19 +270,6 @@ def test_a_move_is_told_in_a_line() -> None:
     assert move_text(WAITING) == (
         "add-shard shard-2: 0 of 4 blocks, 0 B of 1.0 kB; waits for?[2J shard-0"
     )
-
-
-def test_moves_are_told_as_they_come_further_and_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out, clock = io.StringIO(), [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    with show_moves(Console(file=out)) as show:
-        for move in (PART, PART, WAITING):
-            show(move)
-        clock[0] += QUIET_MOVE
-        show(WAITING)
-    assert out.getvalue().splitlines() == [move_text(PART), *[move_text(WAITING)] * 2]
 
 
 MANY = tuple(Metric(f"accuracy_of_site_{k}", k + 0.123456) for k in range(12))

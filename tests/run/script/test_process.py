@@ -75,9 +75,8 @@ def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
         specs = [(spec.name, spec.shape, spec.dtype) for spec in schema.tensors]
         assert specs == [("n", (), "int64"), ("w", (2,), "float32")]
         assert kinds == {}
-        script.prepare()
-        assert (script.note, script.failed) == ("", "")
         assert script.score(MODEL) == Score("accuracy", 0.25, 1.0, 4)
+        assert (script.note, script.failed) == ("", "")
         said: list[str] = []
         done = script.baselines(2, MODEL, said.append)
         assert done.alone == {
@@ -142,7 +141,6 @@ def test_an_evaluation_that_ends_its_process_ends_no_run(
 ) -> None:
     with hosted(tmp_path, breaking("evaluate", how)) as script:
         script.look()
-        script.prepare()
         assert script.score(MODEL) is None
         assert "evaluate ended the process" in script.failed
         assert told.partition(r" \(")[0] in script.failed
@@ -158,13 +156,12 @@ def test_an_evaluation_that_ends_its_process_ends_no_run(
 def test_an_evaluator_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
     with hosted(tmp_path, breaking("make_evaluator(", "os.abort()")) as script:
         script.look()
-        script.prepare()
-        assert "make_evaluator(settings) ended the process it ran in" in script.note
         assert script.score(MODEL) is None
+        assert "make_evaluator(settings) ended the process it ran in" in script.note
 
 
 def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
-    tail = "\nfrom secureps.client.runner import run_client\nrun_client(make)\n"
+    tail = "\nfrom secureps.run.own_script import run_client\nrun_client(make)\n"
     with hosted(tmp_path, SCRIPT + tail) as script:
         assert [spec.name for spec in script.look()[0].tensors] == ["n", "w"]
 

@@ -237,7 +237,7 @@ def check_extras(lines: list[dict[str, Any]]) -> None:
     ("old", "new", "reason"),
     [
         ("clients = 10", "clients = 6", "clients: 6 take part, but a version waits for 7"),
-        ("lognormal", "gaussian", "unknown kind 'gaussian'"),
+        ("lognormal", "gaussian", 'unknown value "gaussian"'),
         ("downtime = 15.0", "downtime = -1.0", "downtime"),
         ("plan.toml", "no.toml", "no such file"),
         (str(SCRIPT), "no.py", "no such script"),

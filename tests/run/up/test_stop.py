@@ -17,9 +17,10 @@ from rich.console import Console
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.up.folder import Origin, RunFolder, claim_folder, find_player, is_claimed
-from secureps.run.up.runs import FAILED, STOPPED, UNREPORTED, list_runs, stop
+from secureps.run.up.runs import FAILED, STOPPED, list_runs, stop
+from tests.kits.audited import begin, play
+from tests.kits.dashboards import ended_up
 from tests.kits.processes import PLAN
-from tests.store.test_checkpoint import write_checkpoint
 
 PLAYER = """
 import signal, sys, time
@@ -70,17 +71,12 @@ def test_a_run_that_is_over_says_so(root: Path) -> None:
     assert stop(root) == f"nobody plays {root} now: all 3 versions are made"
 
 
-@pytest.mark.parametrize(("newest", "told"), [(2, STOPPED), (3, UNREPORTED)])
-def test_versions_without_a_report_are_told_apart_from_missing_ones(
-    newest: int, told: str, root: Path
-) -> None:
-    """Stopped between its last version and its report, a run has nothing left to train."""
-    folder = RunFolder(root)
-    folder.plan.write_text(PLAN.format(cipher="plain", versions=3))
-    folder.report.mkdir()
-    lines = [f'{{"group": "all", "version": {version}}}\n' for version in range(newest + 1)]
-    (folder.report / "metrics.jsonl").write_text("".join(lines))
-    assert stop(root) == f"nobody plays {root} now: {told}"
+def test_versions_without_a_report_are_those_of_the_journal(tmp_path: Path) -> None:
+    play(begin(tmp_path / "run"), versions=2)
+    root = ended_up(tmp_path / "run", tmp_path / "runs" / "up", versions=2)
+    _, facts, state = map(str, list_runs(root.parent))
+    assert facts.endswith(", version 2 of 3")
+    assert state == f"  {STOPPED}"
 
 
 @pytest.mark.slow
@@ -157,21 +153,6 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
         *(tmp_path / "d", f"  small, {dates[2]}, version none of 7", f"  {FAILED.format('no lr')}"),
     ]
     assert list(map(str, list_runs(tmp_path))) == list(map(str, wanted))
-
-
-def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "a")
-    folder.root.mkdir()
-    folder.plan.write_text(PLAN.format(cipher="plain", versions=9))
-    Origin(folder.plan, tmp_path, None, 1.0).write(folder)
-    folder.report.mkdir()
-    for number in (7, 8):
-        write_checkpoint(folder.checkpoints, number)
-    (folder.checkpoints / "000008" / "manifest.json").write_text("{")
-    for summary in (None, {"finished": "ended", "versions": {"all": 4}}):
-        if summary is not None:
-            folder.summary.write_text(json.dumps(summary))
-        assert ", version 7 of 9" in "".join(map(str, list_runs(tmp_path)))
 
 
 def test_narrow_terminals_break_no_path_and_no_date(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
 
 
 EXAMINERS = """
-from secureps.client.runner import run_client
+from secureps.run.own_script import run_client
 from tests.kits.evaluations import Examiner, judged
 
 def make(settings):
@@ -410,7 +410,7 @@ ENV = dict(os.environ)
     [
         (
             ("clients = 3", "clients = 2"),
-            "waits for 3: .* lower group.rule.start, group.rule.quorum",
+            "waits for 3: .* lower start, quorum and minimum of its rule",
         ),
         (("digits_torch.py", "nobody.py"), "federation.script: no file"),
         (("digits_torch.py", "digits_numpy.py"), "a promise about every training step"),

@@ -19,13 +19,12 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.group import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.script.scoring import Score
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.up import STUCK_SECONDS, Watch, read_so_far, write_so_far
 from tests.kits.federations import small_plan
-from tests.kits.shoppers import BUFFERED, sparse_plan
+from tests.kits.shoppers import BUFFERED
 
 
 def looking(root: Path, plan: Plan | None = None, *names: str) -> Any:
@@ -58,7 +57,7 @@ def test_nobody_is_started_once_the_run_is_over(
     watch._progress = SimpleNamespace(
         show=lambda *view: said.append("looks"), say=lambda line, style: said.append(line)
     )
-    watch._gone, watch._scored, watch._judged, watch._few = {}, (None, ""), {}, None
+    watch._gone, watch._scored, watch._judged = {}, (None, ""), {}
     watch._told, watch._failures = set(), []
     watch._moved_at = time.monotonic()
 
@@ -93,27 +92,6 @@ def test_before_the_founding_model_there_is_no_version(tmp_path: Path) -> None:
     }
     founding = replace(status, groups=(GroupStatus("all", -1, "founding", "not founded", ()),))
     assert watch._facts(founding, 0.0) == {"time": "0:00", "clients": "1 of 2 are there"}
-
-
-def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_path: Path) -> None:
-    def status(clients: int, *few: str) -> Any:
-        reasons = dict.fromkeys(few, f"2 members touch{TOO_FEW}3: it stays at 0")
-        groups = [SimpleNamespace(name=g, reason=reasons.get(g, "waits")) for g in plan.groups]
-        return SimpleNamespace(members=range(clients), groups=groups)
-
-    plan, said = sparse_plan("plain", BUFFERED), list[str]()
-    watch = looking(tmp_path, plan, "a", "b", "c")
-    watch._few = frozenset()
-    watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
-    whole = status(3, "table.2", "table.3")
-    few = [status(2, *plan.groups), status(3), status(3, "table.3"), whole]
-    for each in few:
-        watch._tell_row_blocks(each)
-    assert said == [], "one may join, or have joined since its row-blocks were looked at"
-    for _ in range(3):
-        watch._tell_row_blocks(whole)
-    (text,) = said
-    assert text.startswith("2 of 4 row-blocks of table are touched by fewer than 3 clients")
 
 
 def test_a_version_that_was_made_before_a_run_was_stopped_has_its_time_by_the_journal(
