@@ -5,12 +5,14 @@ DP-SGD is algorithm 1 of Abadi et al. 2016; `private_sum` clips records' gradien
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import SGD
 
 from secureps.client.private_sum import (
     Measure,
@@ -35,8 +38,11 @@ from secureps.errors import ConfigError, NotFinite, ScriptFailed
 
 log = logging.getLogger("secureps")
 
-Records = tuple[Tensor, Tensor]
-"""(x, y): inputs and targets; the first dimension of both counts records."""
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+"""(parameters, and by name what the plan sets of lr, momentum, weight_decay) -> an optimizer."""
+
+MakeSchedule = Callable[[Any, int], Any]
+"""(optimizer, number of steps) -> a schedule of `torch.optim.lr_scheduler`."""
 
 TRIED = 2
 """Number of made-up records a model is tried on; `squeeze()` would drop a dimension of 1."""
@@ -44,23 +50,76 @@ TRIED = 2
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The data of one training: x and y by record, the loss, the device."""
+    """The data of one training: x and y by record, the loss, the device.
 
-    x: Tensor
+    Args:
+        x: a tensor, or tensors by the names of the arguments of the model's `forward`.
+        most: how many records are evaluated at a time; None: `EVALUATION_BATCH`.
+        numbers: of records that were fetched, the number of each row; None: rows are numbers.
+        failed: how many records that were drawn could not be fetched.
+        noise: of a sample that was fetched, the generators of its noise; None: the training's.
+    """
+
+    x: Any
     y: Tensor
     loss: Measure
     device: torch.device
+    most: int | None = field(default=None, kw_only=True)
+    numbers: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    failed: int = field(default=0, kw_only=True)
+    noise: Sequence[torch.Generator] | None = field(default=None, kw_only=True)
 
-    def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def seeded(self, key: bytes) -> Task:
+        """Returns the task whose records, if they are augmented, draw from this key."""
+        return self
+
+    def draw(
+        self, indices: Iterable[NDArray[np.int64]], apart: bool = False
+    ) -> Iterator[tuple[Task, NDArray[np.int64]]]:
+        """Yields, for each step's numbers of records, a task in memory and their rows in it.
+
+        `apart`: each record must follow from itself alone; one that cannot be fetched is left out.
+        """
+        return ((self, each) for each in indices)
+
+    def batch(self, index: NDArray[np.int64]) -> tuple[Any, Tensor]:
         chosen = torch.from_numpy(index)
-        return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
+        x = map_inputs(self.x, lambda each: each[chosen].to(self.device))
+        return x, self.y[chosen].to(self.device)
+
+    def digest(self) -> bytes:
+        made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
+        for each in (*inputs_of(self.x), self.y):
+            made.update(repr((each.dtype, tuple(each.shape))).encode())
+            made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
+        return made.digest()
 
 
-def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> str:
+def map_inputs(x: Any, made: Callable[[Tensor], Tensor]) -> Any:
+    return {name: made(each) for name, each in x.items()} if isinstance(x, Mapping) else made(x)
+
+
+def inputs_of(x: Any) -> list[Tensor]:
+    return list(x.values()) if isinstance(x, Mapping) else [x]
+
+
+def call_model(module: nn.Module, x: Any) -> Any:
+    return module(**x) if isinstance(x, Mapping) else module(x)
+
+
+def bad_records(name: str, task: Task, index: NDArray[np.int64]) -> str:
     """Says which of these records have NaN or infinity; empty if none has."""
-    chosen = torch.from_numpy(index)
-    finite = [torch.isfinite(each[chosen]).reshape(len(index), -1) for each in (x, y)]
-    bad = index[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
+    fetched = task.numbers is not None
+    chosen = torch.arange(len(task)) if fetched else torch.from_numpy(index)
+    numbers = task.numbers if task.numbers is not None else index
+    finite = [
+        torch.isfinite(each[chosen]).reshape(len(chosen), -1)
+        for each in (*inputs_of(task.x), task.y)
+    ]
+    bad = numbers[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
     if not len(bad):
         return ""
     more = f", and {len(bad) - 1} more like it" if len(bad) > 1 else ""
@@ -73,16 +132,17 @@ def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64])
     """Returns the loss of a step (from 1), or raises NotFinite with the records to look at."""
     if bool(torch.isfinite(loss.detach()).all()):
         return loss
-    found = bad_records("train", task.x, task.y, index)
+    whose = "its" if task.numbers is None or len(task) >= len(index) else "this process's"
+    found = bad_records("train", task, index)
     raise NotFinite(
         f"training loss of step {step} is {float(loss.detach().mean())}: "
-        f"{found or 'its records are finite, so lower lr, or scale the inputs'}"
+        f"{found or f'{whose} records are finite, so lower lr, or scale the inputs'}"
     )
 
 
 def descend_privately(
     module: nn.Module,
-    sgd: torch.optim.SGD,
+    sgd: torch.optim.Optimizer,
     privacy: RecordPrivacy,
     task: Task,
     steps: int,
@@ -103,16 +163,19 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    records = len(task.x)
+    records = len(task)
     optimizer = _make_noisy(sgd, privacy, records, noise)
-    for _ in range(steps):
-        index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
+    drawn = (np.flatnonzero(rng.random(records) < privacy.sample_rate) for _ in range(steps))
+    for sample, index in task.draw(drawn, apart=True):
         optimizer.zero_grad()
         sums = zero_sums(optimizer.params)
-        gradients.add(task.batch, index, sums)
+        gradients.add(sample.batch, index, sums)
+        gradients.left_out += sample.failed
         kept.refuse_changes()  # at every step, because a later step may undo a change
         for each in optimizer.params:
             each.grad = sums[each].to(each.dtype)
+        if sample.noise is not None:
+            optimizer.noise = sample.noise
         optimizer.step()
         kept.accept_step()
     if gradients.left_out:
@@ -126,7 +189,7 @@ def descend_privately(
 
 
 def _make_noisy(
-    sgd: torch.optim.SGD,
+    sgd: torch.optim.Optimizer,
     privacy: RecordPrivacy,
     records: int,
     noise: Sequence[torch.Generator],
@@ -140,17 +203,20 @@ def _make_noisy(
 
     class NoiseSumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         def add_noise(self) -> None:
-            for self.generator in noise:
+            for generator in self.noise:
+                self.generator = generator
                 super().add_noise()
                 for each in self.params:
                     each.summed_grad = each.grad
 
-    return NoiseSumOptimizer(
+    made = NoiseSumOptimizer(
         sgd,
         noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
         max_grad_norm=privacy.max_grad_norm,
         expected_batch_size=privacy.expected_batch(records),
     )
+    made.noise = noise
+    return made
 
 
 def refuse_compiled(module: nn.Module) -> None:
@@ -169,7 +235,7 @@ def refuse_compiled(module: nn.Module) -> None:
             )
 
 
-def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
+def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Task]) -> dict[str, str]:
     """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
 
     The model is tried on made-up records (`make_records`), so that a refusal tells nothing about a
@@ -184,11 +250,13 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
     def tried(dtype: torch.dtype, shape: torch.Size) -> Any:
         return _try_model(module, torch.empty(1, *shape, dtype=dtype))
 
-    for name, (x, y) in held.items():
-        outputs, shape = tried(x.dtype, x.shape[1:]), x.shape[1:]
-        if outputs is None:
+    for name, task in held.items():
+        x, y = task.x, task.y
+        named = isinstance(x, Mapping)
+        outputs = _try_model(module, x) if named else tried(x.dtype, x.shape[1:])
+        if outputs is None and not named:
             for dtype in (*weights, torch.int64):
-                if tried(dtype, shape) is not None:
+                if tried(dtype, x.shape[1:]) is not None:
                     wanted = (
                         f"and the model takes {_dtype_name(dtype)}: make them {_dtype_name(dtype)}"
                     )
@@ -253,12 +321,13 @@ def _ignored_class(loss: Measure) -> int | None:
     return given.get("ignore_index", -100) if loss is functional.cross_entropy else None
 
 
-def _try_model(module: nn.Module, like: Tensor) -> Any:
+def _try_model(module: nn.Module, like: Any) -> Any:
     """Returns the model's outputs for made-up records; None if it fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return module.eval()(make_records(like, like, TRIED)[0])
+            made = map_inputs(like, lambda each: make_records(each, each, TRIED)[0])
+            return call_model(module.eval(), made)
     except Exception:  # a model may raise anything; training will report it
         return None
 
@@ -308,3 +377,65 @@ class LocalSgd(Table):
         if privacy is not None:
             return self.local_epochs * math.ceil(1 / privacy.sample_rate)
         return self.local_epochs * math.ceil(records / self.batch_size)
+
+    @property
+    def rate(self) -> str:
+        """What to say of the learning rate; "" if the optimizer has its own."""
+        return f" (now {self.lr})" if "lr" in self.model_fields_set else ""
+
+    def optimizer(self, make: MakeOptimizer, module: nn.Module) -> torch.optim.Optimizer:
+        """Makes an optimizer of all trained parameters.
+
+        SGD gets these settings; another one gets those that the plan sets. ConfigError if it does
+        not take one of them, or needs one that the plan does not set; ScriptFailed if it cannot
+        train the model.
+        """
+        parameters = [each for each in module.parameters() if each.requires_grad]
+        names = {name for name in RATES if make is SGD or name in self.model_fields_set}
+        given = self.model_dump(include=names)
+        try:
+            inspect.signature(make).bind(parameters, **given)
+        except TypeError as error:
+            raise ConfigError(
+                f"training: {_name_of(make)}: {error}; it gets the parameters, and of lr, momentum "
+                "and weight_decay those that the plan's [training] sets"
+            ) from None
+        made = make(parameters, **given)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ScriptFailed(f"optimizer returns a {_name_of(type(made))}, no torch.optim one")
+        trained = {id(each) for group in made.param_groups for each in group["params"]}
+        if trained != {id(each) for each in parameters}:
+            raise ScriptFailed(
+                "the optimizer must take all the parameters that it is given, and no others; one "
+                "that stays as it is needs requires_grad_(False)"
+            )
+        _refuse_arguments(made, "to compute the loss itself, several times a step")
+        return made
+
+
+RATES = ("lr", "momentum", "weight_decay")
+"""The settings that go to the optimizer."""
+
+
+def make_schedule(make: MakeSchedule | None, optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Makes a schedule of so many steps; None if there is none. ScriptFailed if it is unfit."""
+    if make is None:
+        return None
+    made = make(optimizer, steps)
+    if not callable(getattr(made, "step", None)):
+        raise ScriptFailed(f"schedule returns a {_name_of(type(made))}, no learning rate schedule")
+    _refuse_arguments(made, "a measure of the training")
+    return made
+
+
+def _refuse_arguments(made: Any, what: str) -> None:
+    for name, each in inspect.signature(made.step).parameters.items():
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD:
+            raise ScriptFailed(
+                f"{_name_of(type(made))}.step wants {what} ({name}), and a step of TorchTrainer is "
+                "step(): take another one"
+            )
+
+
+def _name_of(made: Any) -> str:
+    return getattr(made, "__name__", None) or type(made).__name__
