@@ -33,14 +33,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from secureps.client import torch_ranks as ranks
 from secureps.client import torch_sgd
 from secureps.client.private_sum import Measure, is_whole, refuse_model
-from secureps.client.torch_random import (
+from secureps.client.torch_records import Records, read_records
+from secureps.client.torch_sgd import (
     derive,
     kept_generators,
     noise_generators,
     seed_generators,
     seed_of,
 )
-from secureps.client.torch_records import Records, read_records
 from secureps.client.trainer import (
     SECRET_BYTES,
     Array,
@@ -53,7 +53,6 @@ from secureps.client.trainer import (
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.tensor_kinds import Kind
-from secureps.tracebacks import describe_error
 from secureps.wording import one_line
 
 EVALUATION_BATCH = 1024
@@ -151,14 +150,15 @@ class TorchTrainer:
         optimizer: torch_sgd.MakeOptimizer = torch.optim.SGD,
         schedule: torch_sgd.MakeSchedule | None = None,
     ) -> None:
-        self._model = _copies(model) if isinstance(model, nn.Module) else model
+        if isinstance(model, nn.Module):
+            model = partial(copy.deepcopy, copy.deepcopy(model))  # its owner may train it
+        self._model = model
         self._device = _find_device(device)
         self._loss = _place_loss(loss, self._device)
         self._train = read_records(train, "train", self._loss, self._device)
         self._held_out = read_records(held_out, "held_out", self._loss, self._device)
         self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
         self._optimizer, self._schedule = optimizer, schedule
-        self._digest: bytes | None = None
         self._has_told = False
         self._ranks = ranks.Ranks()
         self._touches = {
@@ -290,15 +290,16 @@ class TorchTrainer:
         steps = config.part(local.steps(records, config.privacy))
         ties = self._tied_names
         once = {name: each for name, each in parameters.items() if name not in ties}
-        key = fit_key(self._select_touched(once), config, local, self._data(config.privacy))
+        digest = b"" if config.privacy is None else self._train.digest
+        key = fit_key(self._select_touched(once), config, local, digest)
         own = ranks.Order(key, local, steps)
         with self._ranks.together(own, once, config.privacy):
             state, metrics = self._train_model(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
-                    f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower "
-                    f"lr{local.rate}, or scale the inputs"
+                    f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr, or "
+                    "scale the inputs"
                 )
         result = {name: _to_array(each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
@@ -414,18 +415,6 @@ class TorchTrainer:
         }
         return EvaluateResult(total / count, count, metrics)
 
-    def _data(self, privacy: RecordPrivacy | None) -> bytes:
-        """A digest of the records, to derive noise from; empty without privacy.
-
-        Else a client that lost its state, removed a record and repeated a version would add the
-        same noise again, and the difference of the two updates would show the record.
-        """
-        if privacy is None:
-            return b""
-        if self._digest is None:
-            self._digest = self._train.digest()
-        return self._digest
-
     def _select_touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """Reduces a model to what training depends on: of tensors in `touches` only these rows."""
         reason = _find_lacking(parameters, self._touches)
@@ -521,26 +510,11 @@ def _to_array(tensor: Tensor) -> Array:
     return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
 
 
-def _copies(given: nn.Module) -> Callable[[], nn.Module]:
-    """Makes copies of a model as it is now, whatever its owner does to it later."""
-    try:
-        kept = copy.deepcopy(given)
-    except Exception as error:
-        raise ScriptFailed(
-            f"the model cannot be copied ({describe_error(error)}): give a function that makes it, "
-            "model=lambda: ..."
-        ) from error
-    return partial(copy.deepcopy, kept)
-
-
 def _place_loss(loss: Measure, device: torch.device) -> Measure:
     if not isinstance(loss, nn.Module):
         return loss
     if any(each.requires_grad for each in loss.parameters()):
-        raise ScriptFailed(
-            f"the loss, {type(loss).__name__}, has parameters, which nobody would train: make them "
-            "part of the model"
-        )
+        raise ScriptFailed("the loss has parameters, which nobody trains: let the model have them")
     return copy.deepcopy(loss).to(device)
 
 

@@ -9,11 +9,13 @@ import hashlib
 import inspect
 import logging
 import math
+import random
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD
+from torch.utils._pytree import tree_leaves
 
 from secureps.client.private_sum import (
     Measure,
@@ -32,7 +35,7 @@ from secureps.client.private_sum import (
     refuse_model,
     zero_sums,
 )
-from secureps.client.trainer import RecordPrivacy, Setting
+from secureps.client.trainer import SEED_BITS, RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
 
@@ -53,11 +56,10 @@ class Task:
     """The data of one training: x and y by record, the loss, the device.
 
     Args:
-        x: a tensor, or tensors by the names of the arguments of the model's `forward`.
-        most: how many records are evaluated at a time; None: `EVALUATION_BATCH`.
-        numbers: of records that were fetched, the number of each row; None: rows are numbers.
-        failed: how many records that were drawn could not be fetched.
-        noise: of a sample that was fetched, the generators of its noise; None: the training's.
+        x: a tensor, or tensors by the names of arguments of the model's `forward`.
+        most: how many records are evaluated at a time.
+        numbers: of records that were fetched: their numbers; None: a record's number is its row.
+        failed, noise: of a private step's fetched records: how many failed, and the noise to add.
     """
 
     x: Any
@@ -73,7 +75,7 @@ class Task:
         return len(self.y)
 
     def seeded(self, key: bytes) -> Task:
-        """Returns the task whose records, if they are augmented, draw from this key."""
+        """Returns the same task, whose augmentation draws from `key`."""
         return self
 
     def draw(
@@ -90,9 +92,15 @@ class Task:
         x = map_inputs(self.x, lambda each: each[chosen].to(self.device))
         return x, self.y[chosen].to(self.device)
 
+    @cached_property
     def digest(self) -> bytes:
+        """A digest of the records, to derive noise from.
+
+        Else a client that lost its state, removed a record and repeated a version would add the
+        same noise again, and the difference of the two updates would show the record.
+        """
         made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
-        for each in (*inputs_of(self.x), self.y):
+        for each in tree_leaves((self.x, self.y)):
             made.update(repr((each.dtype, tuple(each.shape))).encode())
             made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
         return made.digest()
@@ -102,23 +110,16 @@ def map_inputs(x: Any, made: Callable[[Tensor], Tensor]) -> Any:
     return {name: made(each) for name, each in x.items()} if isinstance(x, Mapping) else made(x)
 
 
-def inputs_of(x: Any) -> list[Tensor]:
-    return list(x.values()) if isinstance(x, Mapping) else [x]
-
-
 def call_model(module: nn.Module, x: Any) -> Any:
     return module(**x) if isinstance(x, Mapping) else module(x)
 
 
 def bad_records(name: str, task: Task, index: NDArray[np.int64]) -> str:
     """Says which of these records have NaN or infinity; empty if none has."""
-    fetched = task.numbers is not None
-    chosen = torch.arange(len(task)) if fetched else torch.from_numpy(index)
-    numbers = task.numbers if task.numbers is not None else index
-    finite = [
-        torch.isfinite(each[chosen]).reshape(len(chosen), -1)
-        for each in (*inputs_of(task.x), task.y)
-    ]
+    numbers = index if task.numbers is None else task.numbers
+    chosen = torch.from_numpy(index if task.numbers is None else np.arange(len(numbers)))
+    values = tree_leaves((task.x, task.y))
+    finite = [torch.isfinite(each[chosen]).reshape(len(chosen), -1) for each in values]
     bad = numbers[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
     if not len(bad):
         return ""
@@ -378,64 +379,123 @@ class LocalSgd(Table):
             return self.local_epochs * math.ceil(1 / privacy.sample_rate)
         return self.local_epochs * math.ceil(records / self.batch_size)
 
-    @property
-    def rate(self) -> str:
-        """What to say of the learning rate; "" if the optimizer has its own."""
-        return f" (now {self.lr})" if "lr" in self.model_fields_set else ""
-
     def optimizer(self, make: MakeOptimizer, module: nn.Module) -> torch.optim.Optimizer:
-        """Makes an optimizer of all trained parameters.
+        """Makes the optimizer: SGD of these settings, another one of those that the plan sets.
 
-        SGD gets these settings; another one gets those that the plan sets. ConfigError if it does
-        not take one of them, or needs one that the plan does not set; ScriptFailed if it cannot
-        train the model.
+        ConfigError if it does not take one of them, or needs another; ScriptFailed if its steps are
+        no steps of all the parameters.
         """
         parameters = [each for each in module.parameters() if each.requires_grad]
-        names = {name for name in RATES if make is SGD or name in self.model_fields_set}
-        given = self.model_dump(include=names)
+        names = {"lr", "momentum", "weight_decay"}
+        given = self.model_dump(include=names, exclude_unset=make is not SGD)
         try:
             inspect.signature(make).bind(parameters, **given)
         except TypeError as error:
             raise ConfigError(
-                f"training: {_name_of(make)}: {error}; it gets the parameters, and of lr, momentum "
-                "and weight_decay those that the plan's [training] sets"
+                f"training: the optimizer: {error}; it gets the parameters, and lr, momentum and "
+                "weight_decay where the plan's [training] sets them"
             ) from None
         made = make(parameters, **given)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise ScriptFailed(f"optimizer returns a {_name_of(type(made))}, no torch.optim one")
         trained = {id(each) for group in made.param_groups for each in group["params"]}
         if trained != {id(each) for each in parameters}:
-            raise ScriptFailed(
-                "the optimizer must take all the parameters that it is given, and no others; one "
-                "that stays as it is needs requires_grad_(False)"
-            )
-        _refuse_arguments(made, "to compute the loss itself, several times a step")
+            raise ScriptFailed("the optimizer must train the parameters that it is given, and all")
+        _demand_plain_steps(made)
         return made
 
 
-RATES = ("lr", "momentum", "weight_decay")
-"""The settings that go to the optimizer."""
-
-
 def make_schedule(make: MakeSchedule | None, optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    """Makes a schedule of so many steps; None if there is none. ScriptFailed if it is unfit."""
     if make is None:
         return None
     made = make(optimizer, steps)
-    if not callable(getattr(made, "step", None)):
-        raise ScriptFailed(f"schedule returns a {_name_of(type(made))}, no learning rate schedule")
-    _refuse_arguments(made, "a measure of the training")
+    _demand_plain_steps(made)
     return made
 
 
-def _refuse_arguments(made: Any, what: str) -> None:
-    for name, each in inspect.signature(made.step).parameters.items():
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD:
-            raise ScriptFailed(
-                f"{_name_of(type(made))}.step wants {what} ({name}), and a step of TorchTrainer is "
-                "step(): take another one"
-            )
+def _demand_plain_steps(made: Any) -> None:
+    try:
+        inspect.signature(made.step).bind()
+    except TypeError as error:
+        raise ScriptFailed(
+            f"{type(made).__name__}.step: {error}; TorchTrainer calls step(), so it takes neither "
+            "LBFGS nor ReduceLROnPlateau"
+        ) from None
 
 
-def _name_of(made: Any) -> str:
-    return getattr(made, "__name__", None) or type(made).__name__
+# --- randomness ---------------------------------------------------------------------
+
+
+_GLOBAL_GENERATORS = threading.RLock()
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Restores Python's, NumPy's and torch's global generators of the host on exit.
+
+    Because they are global, threads take turns.
+    """
+    with _GLOBAL_GENERATORS, torch.random.fork_rng([]):
+        states = random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds Python's, NumPy's and torch's global generators of the host with 64 bits."""
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    # torch.manual_seed would also seed devices that are not restored
+    torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's global generators with 63 bits, for an app's code.
+
+    Restores their state on exit, except on CUDA devices that the app is the first to use.
+    """
+    begun: Callable[[], bool] = torch.cuda.is_initialized
+    used = range(torch.cuda.device_count()) if begun() else ()
+    with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
+        torch.manual_seed(seed)
+        yield
+
+
+def derive(key: bytes, purpose: str, size: int = 32) -> int:
+    """Derives an integer of `size` bytes from `key` for one purpose."""
+    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
+    return int.from_bytes(digest.digest(), "big")
+
+
+def seed_of(key: bytes, purpose: str) -> int:
+    return derive(key, purpose, 8) >> (64 - SEED_BITS)
+
+
+def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
+    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
+
+    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), and an attacker
+    could try them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each. On other devices a generator takes nothing but a seed.
+    """
+    if device.type != "cpu":
+        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed_of(key, "noise"))
+    state = generator.get_state().numpy().copy()
+    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
+    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
+    generator.set_state(torch.from_numpy(state))
+    return (generator,)
+
+
+def noise_seeds(key: bytes) -> tuple[int, ...]:
+    """Derives four seeds of 64 bits; the noise is the sum of their Gaussians.
+
+    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
+    other two, which takes 2^128 of work and memory.
+    """
+    wide = derive(key, "noise")
+    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))
