@@ -396,7 +396,8 @@ class LocalSgd(Table):
                 "weight_decay where the plan's [training] sets them"
             ) from None
         made = make(parameters, **given)
-        trained = {id(each) for group in made.param_groups for each in group["params"]}
+        groups = getattr(made, "param_groups", ())
+        trained = {id(each) for group in groups for each in group["params"]}
         if trained != {id(each) for each in parameters}:
             raise ScriptFailed("the optimizer must train the parameters that it is given, and all")
         _demand_plain_steps(made)

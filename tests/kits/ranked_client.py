@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import distributed, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
@@ -62,14 +63,20 @@ class Layers(nn.Sequential):
         return [self[0]]
 
 
-MODELS: Mapping[str, Callable[[], nn.Module]] = {"whole": zeros, "shares": Layers}
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "whole": zeros,
+    "fetched": zeros,
+    "shares": Layers,
+}
 
 
 class Ranked(TorchTrainer):
     """Keeps a digest of every model that it trained, and how often it evaluated one."""
 
     def __init__(self, model: str = "whole") -> None:
-        super().__init__(MODELS[model], (X, Y), (X, Y), functional.mse_loss, {}, "cpu")
+        pairs: Any = [*zip(X, Y, strict=True)]
+        train = DataLoader(pairs, num_workers=1) if model == "fetched" else (X, Y)
+        super().__init__(MODELS[model], train, (X, Y), functional.mse_loss, {}, "cpu")
         self.trained: list[str] = []
         self.evaluated = 0
 
