@@ -224,7 +224,6 @@ class _Fetch:
 
     def _join(self, seeds: Seeds) -> tuple[Any, Tensor]:
         values = [self._fetch(*each) for each in seeds]
-        seed_generators(seeds[0][0] + 1)  # a collate_fn may draw, too
         try:
             made = self.collate(values)
         except Exception as error:

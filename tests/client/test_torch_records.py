@@ -251,6 +251,31 @@ def noise_of(train: Any, seed: int = 3) -> Array:
     return found
 
 
+class Watched(Plain):
+    """Notes the numbers of records that are fetched."""
+
+    fetched: list[int] = []
+
+    def __getitem__(self, number: int) -> Any:
+        self.fetched.append(number)
+        return super().__getitem__(number)
+
+
+def test_who_is_sampled_is_drawn_anew_if_any_record_changed() -> None:
+    """Else two updates would be the same where the changed record was in neither's sample."""
+    drawn = []
+    for more in (0.0, 0.0, 1.0):
+        changed = X.copy()
+        changed[3, 0] += more
+        own = trainer(Watched(changed))
+        start = own.parameters(1)
+        Watched.fetched.clear()
+        own.fit(start, PRIVATE)
+        assert Watched.fetched[:COUNT] == list(range(COUNT)), "the digest reads all"
+        drawn.append(Watched.fetched[COUNT:])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 class Windowed(Plain):
     """Shows half of a record at random; its last value is only in some of the halves."""
 

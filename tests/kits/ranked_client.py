@@ -75,8 +75,13 @@ class Ranked(TorchTrainer):
 
     def __init__(self, model: str = "whole") -> None:
         pairs: Any = [*zip(X, Y, strict=True)]
-        train = DataLoader(pairs, num_workers=1) if model == "fetched" else (X, Y)
-        super().__init__(MODELS[model], train, (X, Y), functional.mse_loss, {}, "cpu")
+        given: Any = {"train": (X, Y)}
+        if model == "fetched":
+            given = {"train": DataLoader(pairs, num_workers=1), "optimizer": torch.optim.AdamW}
+        held_out, loss = (X, Y), functional.mse_loss
+        super().__init__(
+            MODELS[model], held_out=held_out, loss=loss, metrics={}, device="cpu", **given
+        )
         self.trained: list[str] = []
         self.evaluated = 0
 
