@@ -208,9 +208,8 @@ class TorchTrainer:
             module = self._make_model().train()
             if privacy is not None:
                 refuse_model(module)
-            optimizer = local.optimizer(self._optimizer, module)
             steps = local.steps(len(self._train), privacy)
-            torch_sgd.make_schedule(self._schedule, optimizer, steps)
+            local.optimizer(self._optimizer, self._schedule, module, steps)
 
     def _refuse(self, privacy: RecordPrivacy | None) -> None:
         if privacy is None:
@@ -351,8 +350,8 @@ class TorchTrainer:
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
             kept = {n: each.clone() for n, each in _tensors_of(module).items() if is_whole(each)}
-            optimizer = local.optimizer(self._optimizer, module)
-            schedule = torch_sgd.make_schedule(self._schedule, optimizer, order.steps)
+            made = local.optimizer(self._optimizer, self._schedule, module, order.steps)
+            optimizer, rates = made
             rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
             task = self._train.seeded(key)
             metrics: dict[str, float] = {}
@@ -360,7 +359,7 @@ class TorchTrainer:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
                 size = (local.batch_size, least)
                 batches = _shuffle_batches(rng, len(task), size, order.steps)
-                metrics["loss"] = ranks.descend(module, optimizer, task, batches, schedule)
+                metrics["loss"] = ranks.descend(module, optimizer, task, batches, rates)
             else:
                 drawn = rng, noise_generators(key, self._device)
                 torch_sgd.descend_privately(module, optimizer, privacy, task, order.steps, drawn)

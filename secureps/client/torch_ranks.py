@@ -171,7 +171,7 @@ def descend(
     optimizer: torch.optim.Optimizer,
     task: Task,
     batches: Iterator[NDArray[np.int64]],
-    schedule: Any = None,
+    rates: Any = None,
 ) -> float:
     """Trains over batches of record numbers; returns the mean loss.
 
@@ -196,8 +196,8 @@ def descend(
             dist.all_reduce(mean)
         losses.append(float(demand_finite(mean, step, sample, index)))
         optimizer.step()
-        if schedule is not None:
-            schedule.step()
+        if rates is not None:
+            rates.step()
     return sum(losses) / len(losses)
 
 

@@ -28,7 +28,6 @@ from secureps.client.private_sum import Measure
 from secureps.client.torch_sgd import (
     Task,
     kept_generators,
-    log,
     map_inputs,
     noise_generators,
     seed_generators,
@@ -117,12 +116,7 @@ class _Order:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fetched(Task):
-    """Records that a Dataset makes. `x` and `y` have their types and shapes, and no rows.
-
-    Args:
-        count: how many records the Dataset said it has, when the trainer was made.
-        key: what the draws of augmentation derive from.
-    """
+    """Records that a Dataset makes; `x` and `y` have no rows. Draws derive from `key`."""
 
     count: int
     order: _Order
@@ -144,7 +138,7 @@ class Fetched(Task):
         )
         self.loader.generator.manual_seed(seed_of(self.key, "workers"))
         with kept_generators():
-            batches, told = iter(self.loader), False
+            batches = iter(self.loader)
         while True:
             with kept_generators():
                 fetched = next(batches, None)
@@ -153,16 +147,13 @@ class Fetched(Task):
             numbers, x, y, failed = fetched
             if failed and not apart:
                 raise ScriptFailed(failed[0])
-            if failed and not told:
-                told = True
-                log.warning("record privacy: %s; it counts as nothing; this stays here", failed[0])
             sample = Task(x, y, self.loss, self.device, numbers=np.array(numbers, np.int64))
             if apart:
                 # A changed record may show under these draws alone, and not in `digest`: it must
                 # not meet the noise of the records before.
                 own = hashlib.blake2b(sample.digest, key=self.key, digest_size=32).digest()
                 noise = noise_generators(own, self.device)
-                sample = replace(sample, failed=len(failed), noise=noise)
+                sample = replace(sample, failed=failed, noise=noise)
             yield sample, np.arange(len(y))
 
     @cached_property

@@ -59,7 +59,7 @@ class Task:
         x: a tensor, or tensors by the names of arguments of the model's `forward`.
         most: how many records are evaluated at a time.
         numbers: of records that were fetched: their numbers; None: a record's number is its row.
-        failed, noise: of a private step's fetched records: how many failed, and the noise to add.
+        failed, noise: of a private step's fetched records: why some failed, and the noise to add.
     """
 
     x: Any
@@ -68,7 +68,7 @@ class Task:
     device: torch.device
     most: int | None = field(default=None, kw_only=True)
     numbers: NDArray[np.int64] | None = field(default=None, kw_only=True)
-    failed: int = field(default=0, kw_only=True)
+    failed: Sequence[str] = field(default=(), kw_only=True)
     noise: Sequence[torch.Generator] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
@@ -166,12 +166,14 @@ def descend_privately(
     kept.refuse_changes()
     records = len(task)
     optimizer = _make_noisy(sgd, privacy, records, noise)
+    reasons = list[str]()
     drawn = (np.flatnonzero(rng.random(records) < privacy.sample_rate) for _ in range(steps))
     for sample, index in task.draw(drawn, apart=True):
         optimizer.zero_grad()
         sums = zero_sums(optimizer.params)
         gradients.add(sample.batch, index, sums)
-        gradients.left_out += sample.failed
+        gradients.left_out += len(sample.failed)
+        reasons.extend(sample.failed[:1])
         kept.refuse_changes()  # at every step, because a later step may undo a change
         for each in optimizer.params:
             each.grad = sums[each].to(each.dtype)
@@ -183,9 +185,10 @@ def descend_privately(
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "
             "their loss or gradient is not finite, or the model fails for them: look for NaN, "
-            "infinities, huge values and labels out of range; this line stays here",
+            "infinities, huge values and labels out of range%s; this line stays here",
             steps,
             gradients.left_out,
+            f" ({reasons[0]})" if reasons else "",
         )
 
 
@@ -379,11 +382,13 @@ class LocalSgd(Table):
             return self.local_epochs * math.ceil(1 / privacy.sample_rate)
         return self.local_epochs * math.ceil(records / self.batch_size)
 
-    def optimizer(self, make: MakeOptimizer, module: nn.Module) -> torch.optim.Optimizer:
-        """Makes the optimizer: SGD of these settings, another one of those that the plan sets.
+    def optimizer(
+        self, make: MakeOptimizer, schedule: MakeSchedule | None, module: nn.Module, steps: int
+    ) -> tuple[torch.optim.Optimizer, Any]:
+        """Makes an optimizer, and its schedule if there is one.
 
-        ConfigError if it does not take one of them, or needs another; ScriptFailed if its steps are
-        no steps of all the parameters.
+        SGD gets all of these settings, another optimizer those that the plan sets. ConfigError if
+        it does not take them; ScriptFailed if it cannot train the model by calls of `step()`.
         """
         parameters = [each for each in module.parameters() if each.requires_grad]
         names = {"lr", "momentum", "weight_decay"}
@@ -400,26 +405,16 @@ class LocalSgd(Table):
         trained = {id(each) for group in groups for each in group["params"]}
         if trained != {id(each) for each in parameters}:
             raise ScriptFailed("the optimizer must train the parameters that it is given, and all")
-        _demand_plain_steps(made)
-        return made
-
-
-def make_schedule(make: MakeSchedule | None, optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    if make is None:
-        return None
-    made = make(optimizer, steps)
-    _demand_plain_steps(made)
-    return made
-
-
-def _demand_plain_steps(made: Any) -> None:
-    try:
-        inspect.signature(made.step).bind()
-    except TypeError as error:
-        raise ScriptFailed(
-            f"{type(made).__name__}.step: {error}; TorchTrainer calls step(), so it takes neither "
-            "LBFGS nor ReduceLROnPlateau"
-        ) from None
+        rates = None if schedule is None else schedule(made, steps)
+        for each in (made, rates):
+            try:
+                inspect.signature(getattr(each, "step", lambda: None)).bind()
+            except TypeError as error:
+                raise ScriptFailed(
+                    f"{type(each).__name__}.step: {error}; TorchTrainer calls step(), so it takes "
+                    "neither LBFGS nor ReduceLROnPlateau"
+                ) from None
+        return made, rates
 
 
 # --- randomness ---------------------------------------------------------------------

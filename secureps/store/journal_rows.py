@@ -624,11 +624,11 @@ def lock_journal(path: Path) -> int:
 
 
 _locks = dict[int, int]()
-"""The files that this process has locked, closed ones too, and their inodes."""
+"""Descriptors that were locked, and their inodes."""
 
 
 def _drop_locks() -> None:
-    """Closes locks in a fork (such as a worker of a DataLoader), which may outlive the holder."""
+    """Closes them in a fork, such as a worker of a DataLoader, which may outlive this process."""
     for held, inode in _locks.items():
         with suppress(OSError):
             if os.fstat(held).st_ino == inode:

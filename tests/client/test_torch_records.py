@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_workers_that_begin_anew_fetch_the_same_bits(kind: str) -> None:
         assert same(own.fit(start, config).parameters, fitted(alone, config))
 
 
-def test_a_record_is_augmented_anew_in_each_step() -> None:
+def test_a_record_is_augmented_anew_in_each_step_and_version() -> None:
     seen = set[bytes]()
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -106,8 +106,9 @@ def test_a_record_is_augmented_anew_in_each_step() -> None:
         return 0 * functional.cross_entropy(outputs, targets)
 
     steps = replace(CONFIG, settings={"local_steps": 3})
-    fitted(Augmented(count=1), steps, model=lambda: nn.Linear(6, 3), loss=loss)
-    assert len(seen) == 3
+    for config in (steps, replace(steps, versions={"all": 1})):
+        fitted(Augmented(count=1), config, model=lambda: nn.Linear(6, 3), loss=loss)
+    assert len(seen) == 6
 
 
 @CONFIGS
@@ -241,20 +242,10 @@ def test_without_privacy_it_is_named(count: int) -> None:
             fitted(given, replace(CONFIG, settings={"local_epochs": 1, "batch_size": 8}))
 
 
-def noise_of(train: Any, seed: int = 3) -> Array:
-    """A private step whose gradients are zero."""
-    privacy = RecordPrivacy(2.0, 1.0, 1.0, 1e-5, records=COUNT)
-    config = FitConfig({}, seed, {"lr": 1.0, "local_steps": 1}, privacy, secret=bytes(32))
-    own = trainer(train, lambda: nn.Linear(6, 300), loss=lambda out, y: 0 * out.mean())
-    start = own.parameters(1)
-    found: Array = (own.fit(start, config).parameters["weight"] - start["weight"]).ravel()
-    return found
-
-
 class Watched(Plain):
     """Notes the numbers of records that are fetched."""
 
-    fetched: list[int] = []
+    fetched: ClassVar[list[int]] = []
 
     def __getitem__(self, number: int) -> Any:
         self.fetched.append(number)
@@ -277,29 +268,41 @@ def test_who_is_sampled_is_drawn_anew_if_any_record_changed() -> None:
 
 
 class Windowed(Plain):
-    """Shows half of a record at random; its last value is only in some of the halves."""
+    """Shows half of a record at random, and notes the records of which it is the second half."""
+
+    def __init__(self, x: Array = X) -> None:
+        super().__init__(x)
+        self.second = dict[int, bool]()
 
     def __getitem__(self, number: int) -> Any:
         x, y = super().__getitem__(number)
-        at = int(torch.randint(0, 2, ()))
-        return x.reshape(2, 3)[at].repeat(2), y
+        self.second[number] = bool(torch.rand(()) < 0.5)
+        return (x[3:] if self.second[number] else x[:3]).repeat(2), y
 
 
-def test_noise_is_new_if_a_record_changed_whether_or_not_all_draws_show_it() -> None:
+def test_noise_is_new_if_a_record_changed_that_only_the_draws_of_a_step_show() -> None:
     """Else the difference of two updates of one version would show the record without noise."""
-    first = noise_of(Windowed())
-    assert np.array_equal(first, noise_of(Windowed()))
-    hidden = 0
-    for number in range(8):
+    privacy = RecordPrivacy(2.0, 1.0, 1.0, 1e-5, records=COUNT)
+    config = FitConfig({}, 3, {"lr": 1.0, "local_steps": 1}, privacy, secret=bytes(32))
+
+    def stepped(items: Windowed) -> tuple[Array, bytes]:
+        own = trainer(items, lambda: nn.Linear(6, 300), loss=lambda out, y: 0 * out.mean())
+        start = own.parameters(1)
+        found: Array = own.fit(start, config).parameters["weight"] - start["weight"]
+        return found.ravel(), own._train.digest
+
+    first, digest = stepped(Windowed())
+    assert np.array_equal(first, stepped(Windowed())[0])
+    alone = 0
+    for number in range(12):
         changed = X.copy()
         changed[number, 5] += 1
-        other = noise_of(Windowed(changed))
-        if np.array_equal(first, other):
-            hidden += 1  # the change was shown neither in the step nor in the digest
-            continue
-        assert abs(np.corrcoef(first, other)[0, 1]) < 0.2
-    assert hidden < 6
-    assert not np.array_equal(first, noise_of(Windowed(count=COUNT - 1)))
+        items = Windowed(changed)
+        noise, other = stepped(items)
+        if items.second[number]:
+            assert abs(np.corrcoef(first, noise)[0, 1]) < 0.2
+            alone += other == digest
+    assert alone > 0
 
 
 # --- what is refused --------------------------------------------------------------
