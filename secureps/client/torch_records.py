@@ -216,26 +216,14 @@ class _Fetch:
     def _join(self, seeds: Seeds) -> tuple[Any, Tensor]:
         values = [self._fetch(*each) for each in seeds]
         try:
-            made = self.collate(values)
+            return self._to_pair(self.collate(values), len(values))
+        except ScriptFailed:
+            raise
         except Exception as error:
             raise ScriptFailed(
                 f"{self.name}: record {seeds[0][1]} and {len(seeds) - 1} more cannot be collated: "
                 f"{describe_error(error)}; give a DataLoader with a collate_fn for them"
             ) from error
-        if isinstance(made, Mapping):
-            target = "labels" if "labels" in made else "label"
-            inputs = {str(each): made[each] for each in made if each != target}
-            # one input goes to the model as it is, whatever the model calls it
-            x = next(iter(inputs.values())) if len(inputs) == 1 else inputs
-            made = (x, made[target]) if inputs and target in made else made
-        if not isinstance(made, tuple | list) or len(made) != 2:
-            raise ScriptFailed(
-                f"{self.name}: a record is a {type(made).__name__}, and must be a pair of inputs "
-                "and target, or a dict of inputs and 'labels' or 'label'; a DataLoader's "
-                "collate_fn can make it one"
-            )
-        x = map_inputs(made[0], lambda each: self._to_rows(each, len(seeds)))
-        return x, self._to_rows(made[1], len(seeds))
 
     def _fetch(self, seed: int, number: int) -> Any:
         seed_generators(seed)
@@ -261,9 +249,25 @@ class _Fetch:
             known.add(id(each))
         return found
 
+    def _to_pair(self, made: Any, count: int) -> tuple[Any, Tensor]:
+        if isinstance(made, Mapping):
+            target = "labels" if "labels" in made else "label"
+            inputs = {str(each): made[each] for each in made if each != target}
+            # one input goes to the model as it is, whatever the model calls it
+            x = next(iter(inputs.values())) if len(inputs) == 1 else inputs
+            made = (x, made[target]) if inputs and target in made else made
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise ScriptFailed(
+                f"{self.name}: a record is a {type(made).__name__}, and must be a pair of inputs "
+                "and target, or a dict of inputs and 'labels' or 'label'; a DataLoader's "
+                "collate_fn can make it one"
+            )
+        x = map_inputs(made[0], lambda each: self._to_rows(each, count))
+        return x, self._to_rows(made[1], count)
+
     def _to_rows(self, given: Any, count: int) -> Tensor:
         if isinstance(given, np.ndarray):
-            given = torch.from_numpy(given)
+            given = torch.from_numpy(np.ascontiguousarray(given))
         shape = tuple(getattr(given, "shape", ()))
         if not isinstance(given, Tensor) or shape[:1] != (count,):
             raise ScriptFailed(

@@ -199,12 +199,14 @@ def test_a_collate_fn_sees_one_record_at_a_time_under_record_level_privacy() -> 
 
 
 class Broken(Plain):
-    """Some records fail, or have another shape or type, or appear only with the others."""
+    """Some records fail, or have another shape or type, or are no numbers."""
 
     def __getitem__(self, number: int) -> Any:
         x, y = super().__getitem__(number)
         if number == 5:
             raise OSError("cannot read scan-5.png")
+        if number == 8:
+            return np.array(["no", "numbers"]), y
         return (x[:2], y) if number == 6 else (x.double() if number == 7 else x, y)
 
 
@@ -222,12 +224,12 @@ def moved(train: Any, kept: list[int]) -> Array:
 def test_a_record_that_cannot_be_fetched_adds_nothing_and_ends_nothing(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = [number for number in range(COUNT) if number not in (5, 6, 7)]
+    kept = [number for number in range(COUNT) if number not in (5, 6, 7, 8)]
     given = workers(Broken(), "fork", count) if count else Broken()
     wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])), kept)
     np.testing.assert_allclose(moved(given, kept), wanted, rtol=1e-4, atol=1e-7)
     assert "train[5] raised OSError: cannot read scan-5.png" in caplog.text
-    assert "3 records that were drawn counted as nothing" in caplog.text
+    assert "4 records that were drawn counted as nothing" in caplog.text
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -236,7 +238,9 @@ def test_without_privacy_it_is_named(count: int) -> None:
         (5, r"train\[5\] raised OSError: cannot read scan-5.png \(test_torch_records.py:\d+"),
         (6, r"train: record \d+ and 7 more cannot be collated: .*a DataLoader with a collate_fn"),
     ):
-        items = Subset(Broken(), [each for each in range(COUNT) if each not in {5, 6} - {number}])
+        items = Subset(
+            Broken(), [each for each in range(COUNT) if each not in {5, 6, 8} - {number}]
+        )
         given = workers(items, "fork", count) if count else items
         with pytest.raises(ScriptFailed, match=reason):
             fitted(given, replace(CONFIG, settings={"local_epochs": 1, "batch_size": 8}))
