@@ -405,16 +405,22 @@ class LocalSgd(Table):
         trained = {id(each) for group in groups for each in group["params"]}
         if trained != {id(each) for each in parameters}:
             raise ScriptFailed("the optimizer must train the parameters that it is given, and all")
-        rates = None if schedule is None else schedule(made, steps)
-        for each in (made, rates):
-            try:
-                inspect.signature(getattr(each, "step", lambda: None)).bind()
-            except TypeError as error:
-                raise ScriptFailed(
-                    f"{type(each).__name__}.step: {error}; TorchTrainer calls step(), so it takes "
-                    "neither LBFGS nor ReduceLROnPlateau"
-                ) from None
+        _demand_plain_step(made)  # a schedule wraps it
+        if schedule is None:
+            return made, None
+        rates = schedule(made, steps)
+        _demand_plain_step(rates)
         return made, rates
+
+
+def _demand_plain_step(made: Any) -> None:
+    try:
+        inspect.signature(made.step).bind()
+    except TypeError as error:
+        raise ScriptFailed(
+            f"{type(made).__name__}.step: {error}; TorchTrainer calls step(), so it takes neither "
+            "LBFGS nor ReduceLROnPlateau"
+        ) from None
 
 
 # --- randomness ---------------------------------------------------------------------
