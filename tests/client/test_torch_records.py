@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
+from secureps.wire.grpc import admission
 from tests.client.test_torch import CONFIG, PRIVACY, PRIVATE, mlp, records, same
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.torch_models import Built
@@ -136,6 +137,12 @@ def test_a_dataset_is_evaluated_in_order_as_many_at_a_time_as_its_loader_has() -
     whole = TorchTrainer(mlp, (X, Y), (X, Y), device="cpu").evaluate(start)
     assert found.loss == pytest.approx(whole.loss, rel=1e-6)
     assert (found.metrics, found.examples) == (whole.metrics, COUNT)
+
+
+def test_a_key_holder_in_the_same_process_draws_nothing_that_a_fit_draws() -> None:
+    before = random.getstate()
+    admission.JITTER.uniform(*admission.RETRY_SECONDS)
+    assert random.getstate() == before
 
 
 # --- dicts ------------------------------------------------------------------------
