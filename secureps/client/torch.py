@@ -1,21 +1,26 @@
-"""`TorchTrainer`: local SGD, or DP-SGD, on a PyTorch model.
+"""`TorchTrainer`: local training, or DP-SGD, on a PyTorch model.
 
 All randomness comes from `FitConfig.seed`, in separate streams: the order of batches (or Poisson
-sampling), gradient noise, layers such as dropout. The streams also depend on the settings and the
-model that a fit starts from (of a tensor in `touches`, on those rows). So a malicious server that
-has two models trained under one version cannot remove the noise by a subtraction. torch's global
-generators are restored after each fit; because they are global, fits in one process take turns.
+sampling), gradient noise, layers such as dropout, augmentation. The streams also depend on the
+settings and the model that a fit starts from (of a tensor in `touches`, on those rows). So a
+malicious server that has two models trained under one version cannot remove the noise by a
+subtraction. Python's, NumPy's and torch's global generators are restored after each fit; because
+they are global, fits in one process take turns.
+
+An optimizer and its state are made anew for each fit: a client that was killed starts again from
+the version that it pulled, which does not have that state, and must send the same bits.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +33,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from secureps.client import torch_ranks as ranks
 from secureps.client import torch_sgd
 from secureps.client.private_sum import Measure, is_whole, refuse_model
+from secureps.client.torch_records import Records, read_records
+from secureps.client.torch_sgd import (
+    derive,
+    kept_generators,
+    noise_generators,
+    seed_generators,
+    seed_of,
+)
 from secureps.client.trainer import (
     SECRET_BYTES,
-    SEED_BITS,
     Array,
     EvaluateResult,
     FitConfig,
@@ -44,13 +56,7 @@ from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, W
 from secureps.policy.tensor_kinds import Kind
 from secureps.wording import one_line
 
-Records = tuple[Tensor | Array, Tensor | Array]
-"""(x, y): inputs and targets; the first dimension of both counts records."""
-
 EVALUATION_BATCH = 1024
-
-_GLOBAL_GENERATORS = threading.RLock()
-
 
 log = logging.getLogger("secureps")
 
@@ -68,19 +74,6 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators with 63 bits, for an app's code.
-
-    Restores their state on exit, except on CUDA devices that the app is the first to use.
-    """
-    begun: Callable[[], bool] = torch.cuda.is_initialized
-    used = range(torch.cuda.device_count()) if begun() else ()
-    with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
-        torch.manual_seed(seed)
-        yield
-
-
 class TorchTrainer:
     """A `Trainer` of a PyTorch model on tensors held in memory.
 
@@ -96,16 +89,24 @@ class TorchTrainer:
 
     Args:
         model: makes a new model with random weights. It is called for every use; it and the model's
-            `forward` must take randomness from torch's global generator only. Several processes can
-            hold one model together if it has a method `shards()`, which returns its parts, such as
-            its blocks; tensors are gathered one part at a time.
+            `forward` must take randomness from the global generators of torch, NumPy and Python
+            only. Or a model, which is copied for every use: `parameters` gives its own weights,
+            whatever the seed. Several processes can hold one model together if it has a method
+            `shards()`, which returns its parts, such as its blocks; tensors are gathered one part
+            at a time.
         train: (inputs, targets) to train on, arrays or tensors; the first dimension of both counts
-            records, at least one.
-        held_out: (inputs, targets) to evaluate on, at least one record, none of them in `train`.
+            records, at least one. Or a map-style Dataset of such pairs, or of dicts whose targets
+            are `labels` or `label`: if there are several inputs, `forward` gets them by name. Or a
+            DataLoader of a Dataset: its workers and its `collate_fn` are used, and not its batch
+            size, `shuffle` and `drop_last`. What a Dataset draws at random must come from those
+            global generators. A pair is faster.
+        held_out: likewise, to evaluate on, none of the records in `train`; as many at a time as a
+            DataLoader's batch has.
         loss: (outputs, targets) -> a scalar, a mean over the records (a sum would be scaled
-            wrongly). Under record-level privacy the model and the loss see one record at a time:
-            the first dimension of every layer's input and output counts records, of which there is
-            one, and `forward` keeps nothing from one call to the next.
+            wrongly): a function, or a module without parameters. `outputs` is what the model
+            returns, which may be a dict. Under record-level privacy the model and the loss see one
+            record at a time: the first dimension of every layer's input and output counts records,
+            of which there is one, and `forward` keeps nothing from one call to the next.
         metrics: further measures for `evaluate`, by name, like `loss` but of all held-out records
             at once, on the CPU; they need a model whose output is one tensor. Default: `accuracy`
             if outputs are scores of classes, [records, classes, ...], and targets are classes.
@@ -115,11 +116,18 @@ class TorchTrainer:
         touches: int64 rows by name of tensor, ascending: the rows that these records touch
             (`Trainer` says who sees that). `fit` does not change the other rows of these tensors,
             whatever the weight decay.
+        optimizer: (parameters, lr=..., momentum=..., weight_decay=...) -> a torch.optim optimizer,
+            such as `torch.optim.AdamW` or a lambda of (parameters, lr). It gets those of the three
+            that the plan sets, and must take each of them. Record-level privacy takes SGD alone.
+        schedule: (optimizer, steps of the fit) -> a schedule of its learning rate, which takes a
+            step after each of the optimizer. Not under record-level privacy.
         persons: whose each record of `train` is, integers or texts, for plans with `unit =
             "person"`; the same id in two records means one person, and no two persons share one.
 
     Raises:
-        ScriptFailed: there are no records, or not as many inputs as targets; the model does not
+        ScriptFailed: there are no records, or not as many inputs as targets; a Dataset fails for
+            its first record, gives another one each time, or has no numbered records
+            (`IterableDataset`); a DataLoader draws only some records; the model does not
             take the inputs' type; cross entropy's targets are no classes of the model; `touches`
             has rows that do not ascend, or that the model does not have; `persons` names nobody for
             a record; or the model is compiled (`torch.compile`), which every method refuses.
@@ -135,25 +143,29 @@ class TorchTrainer:
 
     def __init__(
         self,
-        model: Callable[[], nn.Module],
+        model: Callable[[], nn.Module] | nn.Module,
         train: Records,
         held_out: Records,
         loss: Measure = functional.cross_entropy,
         metrics: Mapping[str, Measure] | None = None,
         device: str = "auto",
         touches: Mapping[str, NDArray[np.int64]] | None = None,
+        optimizer: torch_sgd.MakeOptimizer = torch.optim.SGD,
+        schedule: torch_sgd.MakeSchedule | None = None,
         persons: ArrayLike | None = None,
     ) -> None:
+        if isinstance(model, nn.Module):
+            model = partial(copy.deepcopy, copy.deepcopy(model))  # its owner may train it
         self._model = model
-        self._train = _to_tensors(train, "train")
-        self._held_out = _to_tensors(held_out, "held_out")
-        self._persons = None
-        if persons is not None:
-            self._persons = torch_sgd.number_persons(persons, len(self._train[0]))
-        self._loss = loss
-        self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
         self._device = _find_device(device)
-        self._digest: bytes | None = None
+        self._loss = _place_loss(loss, self._device)
+        self._train = read_records(train, "train", self._loss, self._device)
+        if persons is not None:
+            own = torch_sgd.number_persons(persons, len(self._train))
+            self._train = replace(self._train, persons=own)
+        self._held_out = read_records(held_out, "held_out", self._loss, self._device)
+        self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
+        self._optimizer, self._schedule = optimizer, schedule
         self._has_told = False
         self._ranks = ranks.Ranks()
         self._touches = {
@@ -193,19 +205,39 @@ class TorchTrainer:
     ) -> None:
         """Refuses settings that `fit` does not take, so that they are found before a run begins.
 
-        Raises ConfigError for a setting, PlanRefused for a model that cannot be trained under this
-        privacy, ScriptFailed, without privacy, for a target that is no class of the model.
+        Raises ConfigError for a setting, PlanRefused for a trainer that cannot train under this
+        privacy, ScriptFailed for an unfit optimizer or schedule and, without privacy, for a target
+        that is no class of the model.
         """
-        torch_sgd.LocalSgd.of(settings, privacy)
-        self._refuse_targets(privacy)
-        if privacy is not None:
-            with self._reproducible(b"", "load"):
-                refuse_model(self._make_model().train())
+        local = torch_sgd.LocalSgd.of(settings, privacy)
+        self._refuse(privacy)
+        with self._reproducible(b"", "load"):
+            module = self._make_model().train()
+            if privacy is not None:
+                refuse_model(module)
+            steps = local.steps(len(self._train), privacy)
+            local.optimizer(self._optimizer, self._schedule, module, steps)
 
-    def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
-        """Raises ScriptFailed for classes out of range; under privacy they add nothing instead."""
-        if privacy is None and "train" in self._no_classes:
-            raise ScriptFailed(self._no_classes["train"])
+    def _refuse(self, privacy: RecordPrivacy | None) -> None:
+        if privacy is None:
+            if "train" in self._no_classes:  # under privacy they add nothing instead
+                raise ScriptFailed(self._no_classes["train"])
+            return
+        if self._touches:
+            raise PlanRefused(
+                f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
+                "tells what its records touch, and no noise covers that; train the whole table"
+            )
+        if self._optimizer is not torch.optim.SGD or self._schedule is not None:
+            raise PlanRefused(
+                "record privacy: steps are those of SGD at the plan's lr, from which `secureps "
+                "check` says how much noise an update has; leave out optimizer and schedule"
+            )
+        if isinstance(self._train.x, Mapping):
+            raise PlanRefused(
+                f"record privacy: the model takes one tensor, and train has {len(self._train.x)} "
+                f"inputs ({', '.join(self._train.x)}); let a collate_fn join them"
+            )
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; running means and variances are "statistics"."""
@@ -233,20 +265,20 @@ class TorchTrainer:
 
     def examples(self) -> int:
         """The number of training records."""
-        return len(self._train[0])
+        return len(self._train)
 
     def persons(self) -> int:
         """The number of persons whose records these are; 0 if it was not given `persons`."""
-        return 0 if self._persons is None else int(self._persons.max()) + 1
+        return 0 if self._train.persons is None else int(self._train.persons.max()) + 1
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains from `parameters` on the training records; a pure function, to the last bit.
 
-        Plain SGD makes shuffled passes over the records. With `config.privacy` every step draws its
-        own Poisson sample, which may be empty (then the step adds noise alone), and divides by the
-        public expected batch size (`RecordPrivacy.expected_batch`), because the true size is
-        private. Under the unit "person" it draws persons, each with all records. The noise is
-        floating-point Gaussian (for its weakness see Mironov 2012).
+        Without privacy it makes shuffled passes over the records. With `config.privacy` every step
+        draws its own Poisson sample, which may be empty (then the step adds noise alone), and
+        divides by the public expected batch size (`RecordPrivacy.expected_batch`), because the true
+        size is private. Under the unit "person" it draws persons, each with all records. The noise
+        is floating-point Gaussian (for its weakness see Mironov 2012).
 
         Args:
             parameters: every tensor by name, as `parameters` gives them.
@@ -266,26 +298,22 @@ class TorchTrainer:
         """
         if config.privacy is not None and config.privacy.unit == "person":
             count_persons(self)  # refuses a trainer that was not told of persons
-        if config.privacy is not None and self._touches:
-            raise PlanRefused(
-                f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
-                "tells what its records touch, and no noise covers that; train the whole table"
-            )
-        self._refuse_targets(config.privacy)
+        self._refuse(config.privacy)
         local = torch_sgd.LocalSgd.of(config.settings, config.privacy)
-        records = len(self._train[0])
+        records = len(self._train)
         steps = config.part(local.steps(records, config.privacy))
         ties = self._tied_names
         once = {name: each for name, each in parameters.items() if name not in ties}
-        key = fit_key(self._select_touched(once), config, local, self._data(config.privacy))
+        digest = b"" if config.privacy is None else self._train.digest
+        key = fit_key(self._select_touched(once), config, local, digest)
         own = ranks.Order(key, local, steps)
         with self._ranks.together(own, once, config.privacy):
             state, metrics = self._train_model(once, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
-                    f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr (now "
-                    f"{local.lr}), or scale the inputs"
+                    f"step {steps} of {steps} made tensor {name!r} NaN or infinite; lower lr, or "
+                    "scale the inputs"
                 )
         result = {name: _to_array(each) for name, each in state.items() if name not in ties}
         for name, rows in self._touches.items():
@@ -337,24 +365,21 @@ class TorchTrainer:
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
             kept = {n: each.clone() for n, each in _tensors_of(module).items() if is_whole(each)}
-            sgd = torch.optim.SGD(
-                [each for each in module.parameters() if each.requires_grad],
-                lr=local.lr,
-                momentum=local.momentum,
-                weight_decay=local.weight_decay,
-            )
+            made = local.optimizer(self._optimizer, self._schedule, module, order.steps)
+            optimizer, rates = made
             rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
-            persons = self._persons if privacy and privacy.unit == "person" else None
-            task = torch_sgd.Task(*self._train, self._loss, self._device, persons)
+            task = self._train.seeded(key)
+            if privacy is None or privacy.unit == "record":
+                task = replace(task, persons=None)
             metrics: dict[str, float] = {}
             if privacy is None:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
                 size = (local.batch_size, least)
-                batches = _shuffle_batches(rng, len(self._train[0]), size, order.steps)
-                metrics["loss"] = ranks.descend(module, sgd, task, batches)
+                batches = _shuffle_batches(rng, len(task), size, order.steps)
+                metrics["loss"] = ranks.descend(module, optimizer, task, batches, rates)
             else:
-                noise = noise_generators(key, self._device)
-                torch_sgd.descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
+                drawn = rng, noise_generators(key, self._device)
+                torch_sgd.descend_privately(module, optimizer, privacy, task, order.steps, drawn)
             with torch.no_grad():
                 state = {name: each.detach() for name, each in _tensors_of(module).items()}
                 for name, each in kept.items():
@@ -377,47 +402,34 @@ class TorchTrainer:
             return self._evaluate(parameters)
 
     def _evaluate(self, parameters: Mapping[str, Array]) -> EvaluateResult:
-        x, y = self._held_out
-        total, outputs, measures = 0.0, list[Tensor](), self._metrics
+        total, outputs, targets = 0.0, list[Tensor](), list[Tensor]()
+        measures, count = self._metrics, len(self._held_out)
+        most = min(self._held_out.most or EVALUATION_BATCH, EVALUATION_BATCH)
+        parts = np.split(np.arange(count), range(most, count, most))
         with self._reproducible(b"", "evaluate"), torch.no_grad():
             module = self._load(parameters).eval()
-            for start in range(0, len(x), EVALUATION_BATCH):
-                part = slice(start, start + EVALUATION_BATCH)
-                targets = y[part].to(self._device)
-                output = module(x[part].to(self._device))
-                total += float(self._loss(output, targets)) * len(targets)
+            for task, index in self._held_out.draw(parts):
+                x, y = task.batch(index)
+                output = torch_sgd.call_model(module, x)
+                loss = float(self._loss(output, y))
+                if not math.isfinite(loss):
+                    found = torch_sgd.bad_records("held_out", task, index)
+                    text = "its records are finite, so the model that was pulled is not usable"
+                    raise NotFinite(f"evaluation loss is {loss}: {found or text}")
+                total += loss * len(y)
                 if measures is None:
-                    measures = {"accuracy": accuracy} if _classifies(output, targets) else {}
+                    measures = {"accuracy": accuracy} if _classifies(output, y) else {}
                 if measures and not isinstance(output, Tensor):
                     kind = type(output).__name__
                     raise ScriptFailed(f"metrics take one tensor, and the model gives a {kind}")
                 if measures:
                     outputs.append(output.cpu())
-        loss = total / len(x)
-        if not math.isfinite(loss):
-            found = torch_sgd.bad_records("held_out", x, y, np.arange(len(x)))
-            text = "the held-out records are finite, so the model that was pulled is not usable"
-            raise NotFinite(f"evaluation loss is {loss}: {found or text}")
+                    targets.append(y.cpu())
         given = (measures or {}).items()
-        metrics = {name: float(measure(torch.cat(outputs), y)) for name, measure in given}
-        return EvaluateResult(loss, len(x), metrics)
-
-    def _data(self, privacy: RecordPrivacy | None) -> bytes:
-        """A digest of the records, to derive noise from; empty without privacy.
-
-        Else a client that lost its state, removed a record and repeated a version would add the
-        same noise again, and the difference of the two updates would show the record.
-        """
-        if privacy is None:
-            return b""
-        if self._digest is None:
-            made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
-            owners = [] if self._persons is None else [torch.from_numpy(self._persons)]
-            for each in (*self._train, *owners):
-                made.update(repr((each.dtype, tuple(each.shape))).encode())
-                made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
-            self._digest = made.digest()
-        return self._digest
+        metrics = {
+            name: float(measure(torch.cat(outputs), torch.cat(targets))) for name, measure in given
+        }
+        return EvaluateResult(total / count, count, metrics)
 
     def _select_touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """Reduces a model to what training depends on: of tensors in `touches` only these rows."""
@@ -454,9 +466,8 @@ class TorchTrainer:
         """Seeds global generators and makes kernels deterministic; restores both on exit."""
         cuda = self._device.type == "cuda"
         forked = torch.random.fork_rng([self._device] if cuda else [])
-        with _GLOBAL_GENERATORS, torch_sgd.shapes_agree(), forked:
-            # torch.manual_seed would also seed devices that are not restored
-            torch.default_generator.manual_seed(seed_of(key, purpose))
+        with kept_generators(), torch_sgd.shapes_agree(), forked:
+            seed_generators(seed_of(key, purpose))
             if cuda:
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(seed_of(key, purpose))
@@ -515,31 +526,12 @@ def _to_array(tensor: Tensor) -> Array:
     return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
 
 
-def _to_tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
-    pair = tuple(records)
-    if len(pair) != 2:
-        raise ScriptFailed(
-            f"{name} is a {type(records).__name__} of {len(pair)}, and must be a pair of arrays or "
-            "tensors: inputs and targets"
-        )
-    x, y = (
-        _to_tensor(f"{name}: {what}", pair[at]) for at, what in enumerate(("inputs", "targets"))
-    )
-    if len(x) == 0 or len(x) != len(y):
-        raise ScriptFailed(
-            f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1"
-        )
-    return x, y
-
-
-def _to_tensor(what: str, given: Tensor | Array) -> Tensor:
-    if isinstance(given, Tensor):
-        return given
-    try:
-        return torch.from_numpy(np.array(given))
-    except (TypeError, ValueError) as error:
-        kind = getattr(given, "dtype", type(given).__name__)
-        raise ScriptFailed(f"{what} are {kind}, and must be numbers: {one_line(error)}") from None
+def _place_loss(loss: Measure, device: torch.device) -> Measure:
+    if not isinstance(loss, nn.Module):
+        return loss
+    if any(each.requires_grad for each in loss.parameters()):
+        raise ScriptFailed("the loss has parameters, which nobody trains: let the model have them")
+    return copy.deepcopy(loss).to(device)
 
 
 def _demand_ascending(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -585,41 +577,3 @@ def fit_key(
     for array in tensors.values():
         digest.update(array.tobytes())
     return digest.digest()
-
-
-def derive(key: bytes, purpose: str, size: int = 32) -> int:
-    """Derives an integer of `size` bytes from `key` for one purpose."""
-    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
-    return int.from_bytes(digest.digest(), "big")
-
-
-def seed_of(key: bytes, purpose: str) -> int:
-    return derive(key, purpose, 8) >> (64 - SEED_BITS)
-
-
-def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
-    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
-
-    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), and an attacker
-    could try them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624
-    words of 32 bits in 8 bytes each. On other devices a generator takes nothing but a seed.
-    """
-    if device.type != "cpu":
-        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
-    generator = torch.Generator(device=device)
-    generator.manual_seed(seed_of(key, "noise"))
-    state = generator.get_state().numpy().copy()
-    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
-    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
-    generator.set_state(torch.from_numpy(state))
-    return (generator,)
-
-
-def noise_seeds(key: bytes) -> tuple[int, ...]:
-    """Derives four seeds of 64 bits; the noise is the sum of their Gaussians.
-
-    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
-    other two, which takes 2^128 of work and memory.
-    """
-    wide = derive(key, "noise")
-    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))

@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import tee
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from secureps.client.torch_sgd import LocalSgd, Task, demand_finite
+from secureps.client.torch_sgd import LocalSgd, Task, call_model, demand_finite
 from secureps.client.trainer import Array, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
 from secureps.tracebacks import describe_error
@@ -59,7 +61,8 @@ def send_order(given: Order | None, parameters: Mapping[str, Array]) -> None:
     head = b"null"
     if given is not None:
         tensors = [(name, str(each.dtype), each.shape) for name, each in parameters.items()]
-        own = {"key": given.key.hex(), "local": given.local.model_dump(), "steps": given.steps}
+        local = given.local.model_dump(exclude_unset=True)
+        own = {"key": given.key.hex(), "local": local, "steps": given.steps}
         head = json.dumps(own | {"tensors": tensors}).encode()
     _send(np.array([len(head)], np.int64))
     _send(np.frombuffer(head, np.uint8))
@@ -164,29 +167,37 @@ class Ranks:
 
 
 def descend(
-    module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    task: Task,
+    batches: Iterator[NDArray[np.int64]],
+    rates: Any = None,
 ) -> float:
-    """Trains by plain SGD over batches of record numbers; returns the mean loss.
+    """Trains over batches of record numbers; returns the mean loss.
 
-    Several ranks divide each batch among them.
+    Several ranks divide each batch among them, and each fetches its own share alone.
     """
     rank, world, losses = 0, 1, list[float]()
     together = module
     if is_group():
         rank, world = dist.get_rank(), dist.get_world_size()
         together = module if shards_of(module) is not None else DistributedDataParallel(module)
-    for step, index in enumerate(batches, 1):
-        own = index[rank::world]
-        x, y = task.batch(own if len(own) else index[:1])
-        sgd.zero_grad()
+    whole, divided = tee(batches)
+    shares = (each[rank::world] if len(each) > rank else each[:1] for each in divided)
+    for step, (index, (sample, own)) in enumerate(zip(whole, task.draw(shares), strict=True), 1):
+        x, y = sample.batch(own)
+        optimizer.zero_grad()
         # gradients are averaged over ranks; with this weight that is the mean over the batch
-        loss = task.loss(together(x), y) * (world * len(own) / len(index))
+        weight = world * len(index[rank::world]) / len(index)
+        loss = task.loss(call_model(together, x), y) * weight
         torch.autograd.backward(loss)
         mean: Tensor = loss.detach() / world
         if world > 1:
             dist.all_reduce(mean)
-        losses.append(float(demand_finite(mean, step, task, index)))
-        sgd.step()
+        losses.append(float(demand_finite(mean, step, sample, index)))
+        optimizer.step()
+        if rates is not None:
+            rates.step()
     return sum(losses) / len(losses)
 
 

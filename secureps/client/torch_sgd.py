@@ -5,13 +5,17 @@ DP-SGD is algorithm 1 of Abadi et al. 2016; `private_sum` clips records' gradien
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
 import math
+import random
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import SGD
+from torch.utils._pytree import tree_leaves
 
 from secureps.client.private_sum import (
     Measure,
@@ -29,14 +35,17 @@ from secureps.client.private_sum import (
     refuse_model,
     zero_sums,
 )
-from secureps.client.trainer import RecordPrivacy, Setting
+from secureps.client.trainer import SEED_BITS, RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
 
 log = logging.getLogger("secureps")
 
-Records = tuple[Tensor, Tensor]
-"""(x, y): inputs and targets; the first dimension of both counts records."""
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+"""(parameters, and by name what the plan sets of lr, momentum, weight_decay) -> an optimizer."""
+
+MakeSchedule = Callable[[Any, int], Any]
+"""(optimizer, number of steps) -> a schedule of `torch.optim.lr_scheduler`."""
 
 TRIED = 2
 """Number of made-up records a model is tried on; `squeeze()` would drop a dimension of 1."""
@@ -46,25 +55,75 @@ TRIED = 2
 class Task:
     """The data of one training: x and y by record, the loss, the device.
 
-    `persons` has the person of each record, from 0 on without gaps, where a plan protects persons.
+    Args:
+        x: a tensor, or tensors by the names of arguments of the model's `forward`.
+        persons: of each record, from 0 on without gaps, where a plan protects persons.
+        most: how many records are evaluated at a time.
+        numbers: of records that were fetched: their numbers; None: a record's number is its row.
+        failed, noise: of a private step's fetched records: why some failed, and the noise to add.
     """
 
-    x: Tensor
+    x: Any
     y: Tensor
     loss: Measure
     device: torch.device
     persons: NDArray[np.int64] | None = None
+    most: int | None = field(default=None, kw_only=True)
+    numbers: NDArray[np.int64] | None = field(default=None, kw_only=True)
+    failed: Sequence[str] = field(default=(), kw_only=True)
+    noise: Sequence[torch.Generator] | None = field(default=None, kw_only=True)
 
-    def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def seeded(self, key: bytes) -> Task:
+        """Returns the same task, whose augmentation draws from `key`."""
+        return self
+
+    def draw(
+        self, indices: Iterable[NDArray[np.int64]], apart: bool = False
+    ) -> Iterator[tuple[Task, NDArray[np.int64]]]:
+        """Yields, for each step's numbers of records, a task in memory and their rows in it.
+
+        `apart`: each record must follow from itself alone; one that cannot be fetched is left out.
+        """
+        return ((self, each) for each in indices)
+
+    def batch(self, index: NDArray[np.int64]) -> tuple[Any, Tensor]:
         chosen = torch.from_numpy(index)
-        return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
+        x = map_inputs(self.x, lambda each: each[chosen].to(self.device))
+        return x, self.y[chosen].to(self.device)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A digest of the records, to derive noise from.
+
+        Else a client that lost its state, removed a record and repeated a version would add the
+        same noise again, and the difference of the two updates would show the record.
+        """
+        made = hashlib.blake2b(digest_size=32, person=b"secureps-data")
+        owners = [] if self.persons is None else [torch.from_numpy(self.persons)]
+        for each in (*tree_leaves((self.x, self.y)), *owners):
+            made.update(repr((each.dtype, tuple(each.shape))).encode())
+            made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
+        return made.digest()
 
 
-def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> str:
+def map_inputs(x: Any, made: Callable[[Tensor], Tensor]) -> Any:
+    return {name: made(each) for name, each in x.items()} if isinstance(x, Mapping) else made(x)
+
+
+def call_model(module: nn.Module, x: Any) -> Any:
+    return module(**x) if isinstance(x, Mapping) else module(x)
+
+
+def bad_records(name: str, task: Task, index: NDArray[np.int64]) -> str:
     """Says which of these records have NaN or infinity; empty if none has."""
-    chosen = torch.from_numpy(index)
-    finite = [torch.isfinite(each[chosen]).reshape(len(index), -1) for each in (x, y)]
-    bad = index[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
+    numbers = index if task.numbers is None else task.numbers
+    chosen = torch.from_numpy(index if task.numbers is None else np.arange(len(numbers)))
+    values = tree_leaves((task.x, task.y))
+    finite = [torch.isfinite(each[chosen]).reshape(len(chosen), -1) for each in values]
+    bad = numbers[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
     if not len(bad):
         return ""
     more = f", and {len(bad) - 1} more like it" if len(bad) > 1 else ""
@@ -77,16 +136,17 @@ def demand_finite(loss: Tensor, step: int, task: Task, index: NDArray[np.int64])
     """Returns the loss of a step (from 1), or raises NotFinite with the records to look at."""
     if bool(torch.isfinite(loss.detach()).all()):
         return loss
-    found = bad_records("train", task.x, task.y, index)
+    whose = "its" if task.numbers is None or len(task) >= len(index) else "this process's"
+    found = bad_records("train", task, index)
     raise NotFinite(
         f"training loss of step {step} is {float(loss.detach().mean())}: "
-        f"{found or 'its records are finite, so lower lr, or scale the inputs'}"
+        f"{found or f'{whose} records are finite, so lower lr, or scale the inputs'}"
     )
 
 
 def descend_privately(
     module: nn.Module,
-    sgd: torch.optim.SGD,
+    sgd: torch.optim.Optimizer,
     privacy: RecordPrivacy,
     task: Task,
     steps: int,
@@ -107,33 +167,38 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    owners = np.arange(len(task.x)) if task.persons is None else task.persons
+    owners = np.arange(len(task)) if task.persons is None else task.persons
     order = np.argsort(owners, kind="stable")  # one person's records after another's
     units = int(owners.max()) + 1
     optimizer = _make_noisy(sgd, privacy, units, noise)
-    for _ in range(steps):
-        drawn = rng.random(units) < privacy.sample_rate
-        index = order[drawn[owners[order]]]
+    reasons = list[str]()
+    chosen = (rng.random(units) < privacy.sample_rate for _ in range(steps))
+    for sample, index in task.draw((order[each[owners[order]]] for each in chosen), apart=True):
         optimizer.zero_grad()
         sums = zero_sums(optimizer.params)
-        gradients.add(task.batch, index, sums, task.persons)
+        gradients.add(sample.batch, index, sums, sample.persons)
+        gradients.left_out += len(sample.failed)
+        reasons.extend(sample.failed[:1])
         kept.refuse_changes()  # at every step, because a later step may undo a change
         for each in optimizer.params:
             each.grad = sums[each].to(each.dtype)
+        if sample.noise is not None:
+            optimizer.noise = sample.noise
         optimizer.step()
         kept.accept_step()
     if gradients.left_out:
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "
             "their loss or gradient is not finite, or the model fails for them: look for NaN, "
-            "infinities, huge values and labels out of range; this line stays here",
+            "infinities, huge values and labels out of range%s; this line stays here",
             steps,
             gradients.left_out,
+            f" ({reasons[0]})" if reasons else "",
         )
 
 
 def _make_noisy(
-    sgd: torch.optim.SGD,
+    sgd: torch.optim.Optimizer,
     privacy: RecordPrivacy,
     held: int,
     noise: Sequence[torch.Generator],
@@ -147,17 +212,20 @@ def _make_noisy(
 
     class NoiseSumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
         def add_noise(self) -> None:
-            for self.generator in noise:
+            for generator in self.noise:
+                self.generator = generator
                 super().add_noise()
                 for each in self.params:
                     each.summed_grad = each.grad
 
-    return NoiseSumOptimizer(
+    made = NoiseSumOptimizer(
         sgd,
         noise_multiplier=privacy.noise_multiplier / math.sqrt(len(noise)),
         max_grad_norm=privacy.max_grad_norm,
         expected_batch_size=privacy.expected_batch(held),
     )
+    made.noise = noise
+    return made
 
 
 def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
@@ -203,7 +271,7 @@ def refuse_compiled(module: nn.Module) -> None:
             )
 
 
-def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
+def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Task]) -> dict[str, str]:
     """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
 
     The model is tried on made-up records (`make_records`), so that a refusal tells nothing about a
@@ -218,11 +286,13 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
     def tried(dtype: torch.dtype, shape: torch.Size) -> Any:
         return _try_model(module, torch.empty(1, *shape, dtype=dtype))
 
-    for name, (x, y) in held.items():
-        outputs, shape = tried(x.dtype, x.shape[1:]), x.shape[1:]
-        if outputs is None:
+    for name, task in held.items():
+        x, y = task.x, task.y
+        named = isinstance(x, Mapping)
+        outputs = _try_model(module, x) if named else tried(x.dtype, x.shape[1:])
+        if outputs is None and not named:
             for dtype in (*weights, torch.int64):
-                if tried(dtype, shape) is not None:
+                if tried(dtype, x.shape[1:]) is not None:
                     wanted = (
                         f"and the model takes {_dtype_name(dtype)}: make them {_dtype_name(dtype)}"
                     )
@@ -287,12 +357,13 @@ def _ignored_class(loss: Measure) -> int | None:
     return given.get("ignore_index", -100) if loss is functional.cross_entropy else None
 
 
-def _try_model(module: nn.Module, like: Tensor) -> Any:
+def _try_model(module: nn.Module, like: Any) -> Any:
     """Returns the model's outputs for made-up records; None if it fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return module.eval()(make_records(like, like, TRIED)[0])
+            made = map_inputs(like, lambda each: make_records(each, each, TRIED)[0])
+            return call_model(module.eval(), made)
     except Exception:  # a model may raise anything; training will report it
         return None
 
@@ -342,3 +413,123 @@ class LocalSgd(Table):
         if privacy is not None:
             return self.local_epochs * math.ceil(1 / privacy.sample_rate)
         return self.local_epochs * math.ceil(records / self.batch_size)
+
+    def optimizer(
+        self, make: MakeOptimizer, schedule: MakeSchedule | None, module: nn.Module, steps: int
+    ) -> tuple[torch.optim.Optimizer, Any]:
+        """Makes an optimizer, and its schedule if there is one.
+
+        SGD gets all of these settings, another optimizer those that the plan sets. ConfigError if
+        it does not take them; ScriptFailed if it cannot train the model by calls of `step()`.
+        """
+        parameters = [each for each in module.parameters() if each.requires_grad]
+        names = {"lr", "momentum", "weight_decay"}
+        given = self.model_dump(include=names, exclude_unset=make is not SGD)
+        try:
+            inspect.signature(make).bind(parameters, **given)
+        except TypeError as error:
+            raise ConfigError(
+                f"training: the optimizer: {error}; it gets the parameters, and lr, momentum and "
+                "weight_decay where the plan's [training] sets them"
+            ) from None
+        made = make(parameters, **given)
+        groups = getattr(made, "param_groups", ())
+        trained = {id(each) for group in groups for each in group["params"]}
+        if trained != {id(each) for each in parameters}:
+            raise ScriptFailed("the optimizer must train the parameters that it is given, and all")
+        _demand_plain_step(made)  # a schedule wraps it
+        if schedule is None:
+            return made, None
+        rates = schedule(made, steps)
+        _demand_plain_step(rates)
+        return made, rates
+
+
+def _demand_plain_step(made: Any) -> None:
+    try:
+        inspect.signature(made.step).bind()
+    except TypeError as error:
+        raise ScriptFailed(
+            f"{type(made).__name__}.step: {error}; TorchTrainer calls step(), so it takes neither "
+            "LBFGS nor ReduceLROnPlateau"
+        ) from None
+
+
+# --- randomness ---------------------------------------------------------------------
+
+
+_GLOBAL_GENERATORS = threading.RLock()
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Restores Python's, NumPy's and torch's global generators of the host on exit.
+
+    Because they are global, threads take turns.
+    """
+    with _GLOBAL_GENERATORS, torch.random.fork_rng([]):
+        states = random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds Python's, NumPy's and torch's global generators of the host with 64 bits."""
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+    # torch.manual_seed would also seed devices that are not restored
+    torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's global generators with 63 bits, for an app's code.
+
+    Restores their state on exit, except on CUDA devices that the app is the first to use.
+    """
+    begun: Callable[[], bool] = torch.cuda.is_initialized
+    used = range(torch.cuda.device_count()) if begun() else ()
+    with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
+        torch.manual_seed(seed)
+        yield
+
+
+def derive(key: bytes, purpose: str, size: int = 32) -> int:
+    """Derives an integer of `size` bytes from `key` for one purpose."""
+    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
+    return int.from_bytes(digest.digest(), "big")
+
+
+def seed_of(key: bytes, purpose: str) -> int:
+    return derive(key, purpose, 8) >> (64 - SEED_BITS)
+
+
+def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
+    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
+
+    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), and an attacker
+    could try them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each. On other devices a generator takes nothing but a seed.
+    """
+    if device.type != "cpu":
+        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed_of(key, "noise"))
+    state = generator.get_state().numpy().copy()
+    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
+    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
+    generator.set_state(torch.from_numpy(state))
+    return (generator,)
+
+
+def noise_seeds(key: bytes) -> tuple[int, ...]:
+    """Derives four seeds of 64 bits; the noise is the sum of their Gaussians.
+
+    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
+    other two, which takes 2^128 of work and memory.
+    """
+    wide = derive(key, "noise")
+    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))

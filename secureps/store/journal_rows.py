@@ -619,7 +619,24 @@ def lock_journal(path: Path) -> int:
         raise OperatorError(f"{path}: in use by {which} process{named}")
     with suppress(OSError):  # on a full disk the lock works without the holder's name
         atomic_file.write_holder(held, f"{me}\n")
+    _locks[held] = os.fstat(held).st_ino
     return held
+
+
+_locks = dict[int, int]()
+"""Descriptors that were locked, and their inodes."""
+
+
+def _drop_locks() -> None:
+    """Closes them in a fork, such as a worker of a DataLoader, which may outlive this process."""
+    for held, inode in _locks.items():
+        with suppress(OSError):
+            if os.fstat(held).st_ino == inode:
+                os.close(held)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_drop_locks)
 
 
 def restoring_path(path: Path) -> Path:

@@ -334,7 +334,7 @@ def test_the_same_persons_give_the_same_bits_and_others_other_noise() -> None:
     for at, other in ((0, 1), (0, 4), (1, 4)):
         assert not same(fits[at], fits[other])
     assert same(fits[2], fits[3])
-    made = {of_persons(each)._data(PERSONS.privacy) for each in (None, ids, ids[::-1])}
+    made = {of_persons(each)._train.digest for each in (None, ids, ids[::-1])}
     assert len(made) == 3
     units = (PERSONS, replace(PERSONS, privacy=replace(PRIVACY, records=8)))
     keys = [fit_key(start, each, LocalSgd.of(each.settings, PRIVACY), b"") for each in units]

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from secureps.client import torch as torch_trainer
 from secureps.client.torch import TorchTrainer
@@ -337,7 +336,7 @@ X, Y = records(4)
         ((X, Y.astype("f4")), r"train: targets are float32 of shape .*loss=torch\.nn\.func"),
         ((X, X), r"train: targets are float32 of shape \(4, 6\), .*wants classes"),
         ((X, Y, Y), "train is a tuple of 3, and must be a pair of arrays or tensors"),
-        (DataLoader(TensorDataset(*map(torch.from_numpy, (X, Y)))), "train is a DataLoader of 4"),
+        (None, "train is a NoneType of 0, and must be a pair of arrays or tensors"),
     ],
 )
 def test_records_that_cannot_train_are_refused_when_the_trainer_is_made(
@@ -575,3 +574,163 @@ def test_a_device_without_memory_is_named(asked: str) -> None:
         f"cpu has no memory left (CUDA out of memory. Tried to allocate 2 GiB.): lower {size}, "
         "let fewer clients share it, or take device=cpu"
     )
+
+
+# --- optimizers, schedules, losses and models as they are -----------------------------
+
+
+def by_hand(optimizer: Any, schedule: Any, steps: int) -> dict[str, Array]:
+    """A linear model after steps on all records at once."""
+    x, y = map(torch.from_numpy, records(40))
+    model = nn.Linear(6, 3)
+    state = trainer(lambda: nn.Linear(6, 3)).parameters(1)
+    model.load_state_dict({name: torch.from_numpy(each) for name, each in state.items()})
+    own = optimizer(model.parameters())
+    rate = schedule(own, steps)
+    for _ in range(steps):
+        own.zero_grad()
+        functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        own.step()
+        rate.step()
+    return {name: each.detach().numpy() for name, each in model.state_dict().items()}
+
+
+def halves(optimizer: Any, steps: int) -> Any:
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=steps)
+
+
+def test_an_optimizer_and_a_schedule_take_the_steps_of_a_plain_loop() -> None:
+    """With the plan's lr and weight_decay, its own momenta, and a state that ends with the fit."""
+    settings = {"lr": 0.05, "weight_decay": 0.2, "batch_size": 40, "local_steps": 6}
+    own = trainer(lambda: nn.Linear(6, 3))
+    start = own.parameters(1)
+    own = TorchTrainer(
+        lambda: nn.Linear(6, 3),
+        records(40),
+        records(20, 1),
+        device="cpu",
+        optimizer=partial(torch.optim.AdamW, betas=(0.8, 0.9)),
+        schedule=halves,
+    )
+    adam = partial(torch.optim.AdamW, lr=0.05, weight_decay=0.2, betas=(0.8, 0.9))
+    wanted = by_hand(adam, halves, 6)
+    config = replace(CONFIG, settings=settings)
+    own.refuse_settings(settings, None)
+    for _ in range(2):
+        made = own.fit(start, config).parameters
+        for name, each in wanted.items():
+            np.testing.assert_allclose(made[name], each, rtol=1e-4, atol=1e-6)
+
+
+def test_sgd_is_the_default_and_an_optimizer_has_its_own_rate_if_the_plan_has_none() -> None:
+    asked = list[dict[str, Any]]()
+
+    def adam(parameters: Any, **given: Any) -> torch.optim.Optimizer:
+        asked.append(given)
+        return torch.optim.Adam(parameters, **given)
+
+    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", optimizer=adam)
+    start = own.parameters(1)
+    for settings in ({"local_steps": 1}, {"local_steps": 1, "lr": 0.2, "weight_decay": 0.0}):
+        own.fit(start, replace(CONFIG, settings=settings))
+    assert asked == [{}, {"lr": 0.2, "weight_decay": 0.0}]
+    explicit = TorchTrainer(
+        mlp, records(40), records(20, 1), device="cpu", optimizer=torch.optim.SGD
+    )
+    for config in (CONFIG, PRIVATE):
+        wanted = trainer().fit(start, config).parameters
+        assert same(explicit.fit(start, config).parameters, wanted)
+
+
+UNFIT: dict[str, tuple[dict[str, Any], dict[str, float], type[Exception], str]] = {
+    "momentum": (
+        {"optimizer": torch.optim.AdamW},
+        {"momentum": 0.9},
+        ConfigError,
+        "the optimizer: got an unexpected keyword argument 'momentum'; it gets the parameters",
+    ),
+    "no rate": (
+        {"optimizer": lambda parameters, lr: torch.optim.AdamW(parameters, lr)},
+        {},
+        ConfigError,
+        "training: the optimizer: missing a required argument: 'lr'",
+    ),
+    "closure": (
+        {"optimizer": torch.optim.LBFGS},
+        {},
+        ScriptFailed,
+        r"LBFGS.step: missing .*'closure'; TorchTrainer calls step\(\), so it takes neither",
+    ),
+    "measure": (
+        {"schedule": lambda optimizer, _: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)},
+        {},
+        ScriptFailed,
+        "ReduceLROnPlateau.step: missing a required argument: 'metrics'",
+    ),
+    "another model's": (
+        {"optimizer": lambda _: torch.optim.AdamW(mlp().parameters())},
+        {},
+        ScriptFailed,
+        "the optimizer must train the parameters that it is given",
+    ),
+    "some": (
+        {"optimizer": lambda parameters: torch.optim.AdamW(parameters[:1])},
+        {},
+        ScriptFailed,
+        "must train the parameters that it is given, and all",
+    ),
+    "none": ({"optimizer": lambda _: None}, {}, ScriptFailed, "the optimizer must train"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_an_unfit_optimizer_or_schedule_is_refused_before_a_run_begins(kind: str) -> None:
+    given, settings, error, reason = UNFIT[kind]
+    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", **given)
+    start = own.parameters(1)
+    config = replace(CONFIG, settings=settings)
+    for call in (lambda: own.refuse_settings(settings, None), lambda: own.fit(start, config)):
+        with pytest.raises(error, match=reason):
+            call()
+
+
+@pytest.mark.parametrize("given", [{"optimizer": torch.optim.AdamW}, {"schedule": halves}])
+def test_record_level_privacy_takes_steps_of_sgd_alone(given: dict[str, Any]) -> None:
+    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", **given)
+    start = own.parameters(1)
+    for call in (lambda: own.refuse_settings({}, PRIVACY), lambda: own.fit(start, PRIVATE)):
+        with pytest.raises(PlanRefused, match="steps are those of SGD at the plan's lr, from wh"):
+            call()
+
+
+def test_a_model_is_copied_for_each_use_and_keeps_its_own_weights() -> None:
+    torch.manual_seed(3)
+    model = mlp()
+    own = trainer(model)
+    start = own.parameters(1)
+    assert same(start, own.parameters(2))
+    assert all(np.array_equal(start[n], each.numpy()) for n, each in model.state_dict().items())
+    for each in model.parameters():
+        nn.init.zeros_(each)  # its owner trains on
+    made = own.fit(start, CONFIG).parameters
+    assert not same(made, start)
+    assert same(own.parameters(1), start)
+
+
+def test_a_loss_may_be_a_module_of_torch_and_has_no_parameters() -> None:
+    """Its weights of classes move to the device with it."""
+    weights = torch.tensor([1.0, 2.0, 3.0])
+    own = TorchTrainer(mlp, records(40), records(20, 1), nn.CrossEntropyLoss(weights), device="cpu")
+    function = TorchTrainer(
+        mlp,
+        records(40),
+        records(20, 1),
+        partial(functional.cross_entropy, weight=weights),
+        device="cpu",
+    )
+    start = own.parameters(1)
+    assert same(own.fit(start, CONFIG).parameters, function.fit(start, CONFIG).parameters)
+    meta = TorchTrainer(mlp, (X, Y), (X, Y), nn.CrossEntropyLoss(weights), {}, device="meta")
+    assert meta._loss.weight.device.type == "meta"  # type: ignore[attr-defined]
+    with pytest.raises(ScriptFailed, match="the loss has parameters, which nobody trains"):
+        TorchTrainer(mlp, (X, Y), (X, Y), nn.Linear(3, 1), device="cpu")

@@ -15,7 +15,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import LocalSgd
 from secureps.errors import KitError, NotFinite, PlanRefused, ScriptFailed
 from secureps.roles.machine import Halt
-from tests.client.test_torch import PRIVATE, trainer
+from tests.client.test_torch import PRIVATE, records, trainer
 from tests.kits.nursery import ROOT
 from tests.kits.ranked_client import MODELS, Ranked, digest_of, played
 
@@ -44,7 +44,8 @@ def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
         assert leads[kind] == {"reason": None, **told}
     dismissed = {"reason": torch_ranks.DISMISSED, "made": []}
     trained = {kind: own.trained for kind, own in alone.items()}
-    assert follows["whole"] == {**dismissed, "trained": trained["whole"], "evaluated": 0}
+    for kind in ("whole", "fetched"):
+        assert follows[kind] == {**dismissed, "trained": trained[kind], "evaluated": 0}
     gathers = [NOTHING] * len(trained["shares"])
     assert follows["shares"] == {**dismissed, "trained": gathers, "evaluated": 1}
     (first, second), (third, fourth) = ([*map(json.loads, lines[len(MODELS) :])] for lines in said)
@@ -126,7 +127,7 @@ class Following(TorchTrainer):
 @pytest.fixture
 def following() -> Following:
     own: Any = trainer()
-    return Following(own._model, own._train, own._held_out, device="cpu")
+    return Following(own._model, records(40), records(20, 1), device="cpu")
 
 
 def test_another_rank_joins_no_run(following: Following, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import private_sum
-from secureps.client.torch import TorchTrainer, noise_generators, noise_seeds
-from secureps.client.torch_sgd import Task, refuse_compiled
+from secureps.client.torch import TorchTrainer
+from secureps.client.torch_sgd import Task, noise_generators, noise_seeds, refuse_compiled
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, ScriptFailed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer

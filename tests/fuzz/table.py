@@ -37,7 +37,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._wrap",
         "client.torch:derive",
-        "client.torch:noise_generators",
+        "client.torch_sgd:noise_generators",
         "client.flower.trainer:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bind_seed",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import distributed, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
@@ -63,14 +64,25 @@ class Layers(nn.Sequential):
         return [self[0]]
 
 
-MODELS: Mapping[str, Callable[[], nn.Module]] = {"whole": zeros, "shares": Layers}
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    "whole": zeros,
+    "fetched": zeros,
+    "shares": Layers,
+}
 
 
 class Ranked(TorchTrainer):
     """Keeps a digest of every model that it trained, and how often it evaluated one."""
 
     def __init__(self, model: str = "whole") -> None:
-        super().__init__(MODELS[model], (X, Y), (X, Y), functional.mse_loss, {}, "cpu")
+        pairs: Any = [*zip(X, Y, strict=True)]
+        given: Any = {"train": (X, Y)}
+        if model == "fetched":
+            given = {"train": DataLoader(pairs, num_workers=1), "optimizer": torch.optim.AdamW}
+        held_out, loss = (X, Y), functional.mse_loss
+        super().__init__(
+            MODELS[model], held_out=held_out, loss=loss, metrics={}, device="cpu", **given
+        )
         self.trained: list[str] = []
         self.evaluated = 0
 

@@ -175,6 +175,19 @@ def test_the_script_of_a_page_makes_a_trainer(page: str, tmp_path: Path) -> None
         assert judge.evaluate(trainer.parameters(1)).examples == 100
 
 
+def test_the_trainer_of_the_page_of_trainers_learns() -> None:
+    """With a Dataset and a model in place of the reader's own."""
+    from tests.client.test_torch import CONFIG, mlp
+    from tests.client.test_torch_records import Augmented
+
+    (script,) = fences((ROOT / "docs" / "trainers.md").read_text(), "python")
+    scope: dict[str, Any] = {"Scans": lambda _: Augmented(), "net": mlp}
+    exec(compile(script, "trainers.md", "exec"), scope)
+    trainer = scope["make"]({"train": "", "held_out": ""})
+    start = trainer.parameters(1)
+    assert trainer.fit(start, CONFIG).steps == 5
+
+
 def test_the_page_of_claims_is_made_from_the_tests() -> None:
     assert evidence_page.PAGE.read_text() == evidence_page.page()
 

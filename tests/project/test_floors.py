@@ -49,6 +49,7 @@ ONLY_IMPORTERS = {
         "client/private_sum.py",
         "client/torch.py",
         "client/torch_ranks.py",
+        "client/torch_records.py",
         "client/torch_sgd.py",
     },
     "opacus": {"client/torch_sgd.py"},

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +114,29 @@ def test_a_journal_has_one_process(tmp_path: Path) -> None:
         journal_rows.lock_journal(tmp_path / "journal.db")
     os.close(held)
     os.close(journal_rows.lock_journal(tmp_path / "journal.db"))
+
+
+def test_a_fork_that_outlives_a_killed_holder_does_not_keep_its_journal(tmp_path: Path) -> None:
+    """As a worker of a DataLoader does, for seconds; the client starts again at once."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no forks here")
+    reading, writing = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        journal_rows.lock_journal(tmp_path / "journal.db")
+        if os.fork() == 0:
+            os.write(writing, b"%d" % os.getpid())
+        time.sleep(60)
+        os._exit(0)
+    worker = int(os.read(reading, 20))
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    try:
+        os.close(journal_rows.lock_journal(tmp_path / "journal.db"))
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.close(reading)
+        os.close(writing)
 
 
 @pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])

@@ -451,7 +451,7 @@ def seeded(seed: int) -> Iterator[None]:
         random.seed(seed)
         np.random.seed(np.random.SeedSequence(seed).generate_state(8))
         if "torch" in sys.modules:
-            from secureps.client.torch import seeded as torch_seeded
+            from secureps.client.torch_sgd import seeded as torch_seeded
 
             stack.enter_context(torch_seeded(seed))
         yield

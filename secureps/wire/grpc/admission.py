@@ -50,6 +50,9 @@ from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc.framing import Claim, Link, read_claim
 from secureps.wire.transport import Endpoint
 
+JITTER = random.Random()
+"""Its own generator: a fit in this process seeds Python's global one, and draws from it."""
+
 QUIET = 0.5
 """Seconds without movement after which a call gives way to one of another connection."""
 TURN = 60.0
@@ -149,7 +152,7 @@ class Places:
         except TimeoutError:
             if not place.ousted:
                 raise
-            raise Busy(place.ousted, random.uniform(*RETRY_SECONDS)) from None
+            raise Busy(place.ousted, JITTER.uniform(*RETRY_SECONDS)) from None
         finally:
             self._connections.note(party, peer, good)
             self._calls[party].remove(place)
@@ -305,7 +308,7 @@ class Callers:
             peer, full = context.peer(), self._calls[claim.party] >= CALLS
             if full and not any(each.oust(claim.party, peer) for each in self._places):
                 text = f"{CALLS} calls of {claim.party} are under way"
-                raise Busy(text, random.uniform(*RETRY_SECONDS))
+                raise Busy(text, JITTER.uniform(*RETRY_SECONDS))
             self._calls[claim.party] += 1
             try:
                 yield claim
@@ -512,7 +515,7 @@ class Uploads:
         """Takes memory for an upload in its turn, if necessary from idle uploads."""
         if not upload.reading:
             others = "as many others are sending as there is memory for"
-            raise Busy(others, random.uniform(*RETRY_SECONDS))
+            raise Busy(others, JITTER.uniform(*RETRY_SECONDS))
         sender = upload.sender
         for idle in self._idle():
             own = self._held[sender] + count > self._share
