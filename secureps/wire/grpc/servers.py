@@ -76,6 +76,7 @@ from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import (
     QUIET,
     SILENT,
+    STALLED,
     Authenticate,
     Callers,
     Place,
@@ -389,7 +390,7 @@ class ShardServer(Server):
                 if isinstance(upload, Stored):
                     return encode(upload)
                 stored = await self._receive_upload(context, upload, place)
-            return encode(await _answer(stored))
+            return encode(await _answer_in_time(stored))
 
     async def _receive_upload(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
         """Reads an upload piece by piece, in its turns; returns the endpoint's answer."""
@@ -411,7 +412,7 @@ class ShardServer(Server):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
             async with self._downloads.take(claim.party, context.peer()) as place:
                 place.pause()
-                reply = await _answer(self._endpoint.request(claim.party, message))
+                reply = await _answer_in_time(self._endpoint.request(claim.party, message))
                 place.move()
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
@@ -479,6 +480,15 @@ async def _answer(future: Future[Any]) -> Any:
         if future.cancelled():
             raise Unreachable("the server stopped before it answered") from None
         raise
+
+
+async def _answer_in_time(future: Future[Any]) -> Any:
+    """Awaits an answer with or to a payload; Unreachable if the endpoint's disk does not answer."""
+    try:
+        async with asyncio.timeout(STALLED):
+            return await _answer(future)
+    except TimeoutError:
+        raise Unreachable(f"no answer came in time, in {STALLED:.0f} seconds; ask again") from None
 
 
 def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:

@@ -2,11 +2,9 @@
 
 import dataclasses
 import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum, Payload, PutBlock, Stored
-from secureps.wire.grpc import admission, framing, servers
+from secureps.wire.grpc import admission, client, framing, servers
 from secureps.wire.grpc.admission import (
     HUGE,
     LARGE,
@@ -35,6 +33,7 @@ from secureps.wire.grpc.admission import (
 )
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, PartialPayload, cut_payload
+from secureps.wire.transport import start_future
 from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
@@ -144,11 +143,12 @@ def test_a_pull_through_a_link_that_is_cut_again_and_again(
 
 @pytest.mark.slow
 def test_a_push_that_was_given_up_goes_on_in_another_process(
-    link: Link, server: EchoServer, taken: list[int]
+    link: Link, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, transport = link(timeout=0.5, silent=2 << 20)
     message = put(os.urandom(SIZE))
-    with pytest.raises(Unreachable):
+    with monkeypatch.context() as context, pytest.raises(Unreachable):
+        context.setattr(client, "PAYLOAD_SECONDS", 0.5)
         transport.call("shard-0", message).result(PATIENCE)
     assert 0 < sum(taken) < SIZE
     _, again = link()
@@ -168,10 +168,31 @@ def test_what_moves_may_take_longer_than_the_timeout(
     assert reply.payload == values(256 << 10)
 
 
-@pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
-def test_a_link_that_falls_silent_is_noticed(link: Link, message: Any) -> None:
+both = pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
+
+
+@both
+def test_a_link_that_falls_silent_is_noticed(
+    link: Link, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAYLOAD_SECONDS", 0.5)
     _, transport = link(timeout=0.5, silent=100_000)
     with pytest.raises(Unreachable, match="in time"):
+        transport.call("shard-0", message).result(PATIENCE)
+
+
+@both
+def test_a_disk_that_does_not_answer_is_not_waited_for(
+    link: Link, server: EchoServer, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request(sender: str, asked: Any) -> Future[Any]:
+        return start_future() if type(asked) is type(message) else answer(sender, asked)
+
+    answer = server.request
+    monkeypatch.setattr(server, "request", request)
+    monkeypatch.setattr(servers, "STALLED", 0.2)
+    _, transport = link()
+    with pytest.raises(Unreachable, match="no answer came in time"):
         transport.call("shard-0", message).result(PATIENCE)
 
 
@@ -564,40 +585,3 @@ def test_pieces_begin_short_grow_and_are_the_payload(length: int, head: bytes) -
     assert all(size <= framing.LONGEST for size in sizes)
     assert len(sizes) <= 1 or sizes[0] == len(head) + framing.SHORTEST
     assert sizes[1:-1] == sorted(sizes[1:-1])
-
-
-def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
-    now, cancelled = [0.0], list[float]()
-    watch = framing.Stalls(1000.0, lambda: now[0])
-    watch.close()  # no thread looks
-    call = SimpleNamespace(cancel=lambda: cancelled.append(now[0]))
-    with watch.watch(call) as progress:
-        now[0] = 900.0
-        progress.note_movement()
-        for now[0] in (1000.0, 1899.0):
-            watch.cancel_stalled()
-            assert not progress.stalled
-        for now[0] in (1900.0, 5000.0):
-            watch.cancel_stalled()
-    assert (progress.stalled, cancelled) == (True, [1900.0])
-
-
-def test_one_thread_cancels_what_stalls_and_nothing_else() -> None:
-    watch, stalled = framing.Stalls(0.05), queue.Queue[str]()
-    before = set(threading.enumerate())
-    quick = framing.Stalls(3600.0)
-
-    def call(name: str) -> SimpleNamespace:
-        return SimpleNamespace(cancel=lambda: stalled.put(name))
-
-    with ExitStack() as stack:
-        for name in ("a", "b"):
-            stack.enter_context(watch.watch(call(name)))
-            stack.enter_context(quick.watch(call(name)))
-        assert {stalled.get(timeout=PATIENCE), stalled.get(timeout=PATIENCE)} == {"a", "b"}
-        assert len(set(threading.enumerate()) - before) == 2  # others may end meanwhile
-        with watch.watch(call("after a rest")):
-            assert stalled.get(timeout=PATIENCE) == "after a rest"
-    assert stalled.empty()
-    for each in (watch, quick):
-        each.close()
