@@ -196,8 +196,7 @@ def play_wave(
         ours = read_run(party.state / JOURNAL) or b""
         if batch.run and ours and batch.run != ours:
             raise WrongRun(wrong_run(party.name, ours, batch.run))
-        transport = WaveTransport(one_wave=True)
-        transport.take(batch.entries, payloads)
+        transport = WaveTransport(batch.entries, payloads)
         loop = WaveLoop(journal.last)
         around = Environment(transport, loop, lambda: 1.0)
         stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
@@ -253,5 +252,5 @@ def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterato
     asked = {request_digest(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
         repeated = each.name and request_digest(each.name.decode(), each.envelope) in asked
-        if not repeated and each.kind not in (Kind.WATCH, Kind.UNWATCH):
+        if not repeated and each.kind is not Kind.WATCH:
             yield each
