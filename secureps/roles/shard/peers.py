@@ -91,7 +91,7 @@ class Peers:
         return waited and not waiting
 
     def forget_answers(self) -> None:
-        """Lets other shards be asked again, for payloads that were damaged since."""
+        """Lets other shards be asked again: payloads were damaged since, or have other holders."""
         self._asked = {name: waiting for name, waiting in self._asked.items() if waiting}
 
     def find_blocks(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:

@@ -501,6 +501,7 @@ class Shard:
         self._fetcher.left()
         if self._peers.left(frozenset(each.to for each in gone)):
             self._greet(step)
+        self._peers.forget_answers()
 
     def _make_founding(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt

@@ -340,7 +340,8 @@ def holding() -> tuple[Desk, requests.Missing, orders.Hold]:
 def test_of_who_left_nothing_is_asked_any_more() -> None:
     made, missing, hold = holding()
     order = configure(made.plan)
-    placed = dataclasses.replace(order.placement, epoch=2, shards=(OWN,))
+    alone = (GroupPlacement("all", (OWN,) * len(ALL)),)
+    placed = Placement(2, (OWN,), alone)
     step = made.order(dataclasses.replace(order, placement=placed))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
     assert called(made.order(hold)) == [(COORDINATOR, missing)]
