@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,6 @@ ALONE = "its standby is away: the coordinator starts anew, and goes on without i
 """The reason of a coordinator that ends in order to be started again at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of a journal and its digest."""
-
-    digest: bytes
-    whole: bytes
-
-
 class Lead(Executor):
     """Runs a coordinator; effects wait until its standby, if one follows, has their records."""
 
@@ -80,7 +72,8 @@ class Lead(Executor):
         self._has = 0
         self._heard = -AWAY
         self._asks: tuple[Mark, Future[Reply]] | None = None
-        self._copy: Copy | None = None
+        self._copy: CopyPart | None = None
+        """A whole copy of the journal, of which a standby gets parts."""
         self._held: deque[tuple[int, Handled]] = deque()
 
     # --- effects wait -------------------------------------------------------------
@@ -157,7 +150,7 @@ class Lead(Executor):
         if self._copy is None or (message.have and self._copy.digest != message.copy):
             self._copy = None  # two copies would take much memory
             whole = self._journal.serialize()
-            self._copy = Copy(payload_digest(whole), whole)
+            self._copy = CopyPart(payload_digest(whole), len(whole), 0, whole)
         self._heard = self._loop.now()
         self._settle(answer, Rows((), _part(self._copy, message)))
         self.later(self._drop_copy, AWAY)
@@ -194,10 +187,10 @@ class Lead(Executor):
             self.later(self._watch_standby, left)
 
 
-def _part(copy: Copy, message: Follow) -> CopyPart:
-    own, whole = copy.digest, copy.whole
-    at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
-    return CopyPart(own, len(whole), at, whole[at : at + ROWS])
+def _part(copy: CopyPart, message: Follow) -> CopyPart:
+    same = message.copy == copy.digest and 0 < message.have < copy.size
+    at = message.have if same else 0
+    return replace(copy, offset=at, part=copy.part[at : at + ROWS])
 
 
 class CoordinatorWorker(Worker):

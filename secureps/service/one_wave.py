@@ -19,7 +19,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from io import BufferedIOBase
@@ -38,18 +38,16 @@ from secureps.errors import (
     Unreachable,
     WrongRun,
 )
-from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, wrong_run
-from secureps.roles.machine import Call, Fold, Halt
+from secureps.roles.machine import Call, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor, replay
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
 from secureps.service.process import ActWatch, KitWatch, Party
 from secureps.store.atomic_file import one_at_a_time, secure_folder
-from secureps.store.backup import demand_owner
-from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
-from secureps.store.journal_rows import Record
+from secureps.store.backup import JOURNAL, demand_owner, read_run
+from secureps.store.journal import DatedJournal, Journal, SqliteJournal
 from secureps.store.spool import DiskSpool
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (
@@ -195,15 +193,13 @@ def play_wave(
     ended = ""
     with one_at_a_time(party.state / "wave"), closing(_open_journal(party)) as journal:
         demand_owner(party.state, party.role, party.name)
-        kept = _ReadOnce(journal)
-        ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
+        ours = read_run(party.state / JOURNAL) or b""
         if batch.run and ours and batch.run != ours:
             raise WrongRun(wrong_run(party.name, ours, batch.run))
-        transport = WaveTransport(one_wave=True)
-        transport.take(batch.entries, payloads)
+        transport = WaveTransport(batch.entries, payloads)
         loop = WaveLoop(journal.last)
         around = Environment(transport, loop, lambda: 1.0)
-        stores = Stores(kept, DiskSpool(party.state / "spool"), party.state)
+        stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
         executor = make(stores, around)
         executor.start()
         KitWatch(party.name, executor, party.kit).once()
@@ -216,7 +212,7 @@ def play_wave(
                 raise halt.error(halt.reason)  # the script may succeed in the next wave
             ended = explain_end(party.name, halt)
         else:
-            first = tuple(_first_requests(make(stores, around), kept, loop.now()))
+            first = tuple(_first_requests(make(stores, around), journal, loop.now()))
             said = (*_drop_repeated(said, first), *first)
         executor.stop()
     answer = Batch(party.name, COORDINATOR, executor.run, batch.challenge, said)
@@ -228,7 +224,7 @@ def _verify(roster: Roster, sender: str, data: bytes, signature: bytes) -> None:
 
 
 def _open_journal(party: Party) -> DatedJournal:
-    rows = SqliteJournal(party.state / "journal.db", least=LEAST)
+    rows = SqliteJournal(party.state / JOURNAL, least=LEAST)
     return DatedJournal(rows, party.name, party.role, time.time)
 
 
@@ -242,31 +238,7 @@ def explain_end(name: str, halt: Halt) -> str:
     return f"{halt.error.__name__}; the node's log says why"
 
 
-class _ReadOnce(WrappedJournal):
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(journal)
-        self._rows: list[tuple[float, Record]] | None = None
-
-    def append(self, at: float, records: Sequence[Record]) -> None:
-        self._journal.append(at, records)
-        if self._rows is not None:
-            self._rows += ((at, record) for record in records)
-
-    def records(self) -> Iterator[Record]:
-        yield from () if self.fold is None else self.fold.records
-        yield from (record for _, record in self.replay())
-
-    def replay(self) -> Iterator[tuple[float, Record]]:
-        if self._rows is None:
-            self._rows = list(self._journal.replay())
-        return iter(self._rows)
-
-    def compact(self, fold: Fold) -> None:
-        self._journal.compact(fold)
-        self._rows = []
-
-
-def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
+def _first_requests(executor: Executor, journal: Journal, now: float) -> Iterator[Entry]:
     machine = executor.machine
     for _ in replay(machine, journal):
         pass
@@ -280,5 +252,5 @@ def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterato
     asked = {request_digest(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
         repeated = each.name and request_digest(each.name.decode(), each.envelope) in asked
-        if not repeated and each.kind not in (Kind.WATCH, Kind.UNWATCH):
+        if not repeated and each.kind is not Kind.WATCH:
             yield each

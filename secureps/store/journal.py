@@ -424,18 +424,16 @@ class SqliteJournal:
         return kind(f"{self._path}: {doing}{error}")
 
 
-def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
-    """Yields a journal's rows after one row, also while another process writes the journal.
-
-    From the start, this includes the archived rows in their short form.
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yields a journal's rows, also while another process writes them; archived rows are short.
 
     Raises:
-        Conflict, Refused: as `Journal.read_after`, unless `since` is the start.
         ConfigError: the journal has another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
     with _open_snapshot(path) as (base, own):
-        yield from journal_rows.rows_since(path, base, since, own)
+        yield from journal_rows.read_archive(path, base)
+        yield from rows_after(path, base, journal_rows.last_archived(path, base), own)
 
 
 def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:

@@ -332,21 +332,6 @@ def read_after(
     return tuple(found)
 
 
-def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) -> Iterator[Row]:
-    """Yields the rows after `since` up to `last`; from the start, this includes the archive.
-
-    Raises:
-        Conflict, Refused: as `read_after`, unless `since` is the start.
-        DamagedStore: a segment or a row is bad.
-    """
-    if since == START:
-        yield from read_archive(path, base)
-        since = last_archived(path, base)
-    else:
-        _demand_row(path, base, since)
-    yield from rows_after(path, base, since, last)
-
-
 def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
     """Raises Refused if rows after this one are archived, Conflict if there is no such row."""
     last = last_archived(path, base)

@@ -60,9 +60,6 @@ class Spool(Protocol):
         A payload that was on disk is read into a buffer from `buffers`.
         """
 
-    def has(self, key: str) -> bool:
-        """True if there is a payload."""
-
     def delete(self, key: str) -> None:
         """Deletes a payload if there is one; it may come back after a power cut."""
 
@@ -106,9 +103,6 @@ class MemorySpool:
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
         return memoryview(self.get(key))
-
-    def has(self, key: str) -> bool:
-        return check_key(key) in self._payloads
 
     def delete(self, key: str) -> None:
         self._payloads.pop(check_key(key), None)
@@ -186,10 +180,6 @@ class DiskSpool:
         except FileNotFoundError:
             raise KeyError(key) from None
         return room[:have].toreadonly()
-
-    def has(self, key: str) -> bool:
-        with count_wait():
-            return self.path(key).exists()
 
     def delete(self, key: str) -> None:
         with count_wait():

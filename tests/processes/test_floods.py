@@ -387,7 +387,7 @@ def test_parties_that_fill_all_places_and_fall_silent_lose_them(
     assert isinstance(server, ShardServer)
     parties = enumerate("abc" * servers.TRANSFERS_EACH)
     calls = [shard.announce(party, number, 1000) for number, party in parties]
-    until(lambda: server._uploads._all.locked())
+    until(lambda: server._uploads._free < server._least)
     shard.still_serves()
     gone = [call for call in calls if call.done()]
     assert 0 < len(gone) < len(calls)

@@ -78,7 +78,7 @@ from secureps.roles.coordinator.status import (
     servers,
     status,
 )
-from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Located, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -148,7 +148,6 @@ class Coordinator(Seat):
             )
         self._telemetry = Window()
         self._load = Load()
-        self._cache = Cache()
         self._until: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -457,7 +456,6 @@ class Coordinator(Seat):
             live=self._sessions.live(now),
             watchers=self._sessions.watchers,
             sessions=self._sessions,
-            cache=self._cache,
         )
 
     def _patience(self, tx: Transaction, sender: str, event: Event) -> float:

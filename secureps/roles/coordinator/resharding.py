@@ -198,7 +198,7 @@ def _wanted_shards(tx: Transaction) -> tuple[str, ...] | None:
     def lacks() -> bool:
         return any(len(holders) < copies for of in placement.held.values() for holders in of)
 
-    return placement.shards if tx.cache.of("thin", placement.epoch, lacks) else None
+    return placement.shards if tx.remember("thin", placement.epoch, lacks) else None
 
 
 def _wanted_holders(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
@@ -245,7 +245,7 @@ def _changing_shards(tx: Transaction) -> Mapping[str, Sequence[str]]:
         moved = commit.coming_blocks
         return {name: [s for s in coming.shards if moved(tx, name, s)] for name in groups}
 
-    return tx.cache.of("changing", coming.epoch, changing)
+    return tx.remember("changing", coming.epoch, changing)
 
 
 def _lacking_shards(tx: Transaction) -> list[tuple[str, str]]:

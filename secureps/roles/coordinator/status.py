@@ -285,7 +285,7 @@ def _epsilon(tx: Transaction, name: str) -> float:
         return math.inf  # noise that others may know protects nothing
     ledger = tx.federation.ledger
     known = ledger.count(name)
-    return tx.cache.of(("spent", name), known, lambda: total_epsilon(tx.plan, ledger.tally(name)))
+    return tx.remember(("spent", name), known, lambda: total_epsilon(tx.plan, ledger.tally(name)))
 
 
 KEPT = 4096

@@ -170,7 +170,7 @@ def _next_epsilon(tx: Transaction, client: str, ahead: list[GroupState]) -> floa
 
     question = ("epsilon", client, *(group.name for group, _ in bases))
     basis = (ledger.count(client), tuple(base for _, base in bases))
-    return tx.cache.of(question, basis, count)
+    return tx.remember(question, basis, count)
 
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:

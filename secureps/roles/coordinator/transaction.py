@@ -3,7 +3,7 @@
 It also answers what the whole coordinator asks of the state: which groups are over, which version
 is due for evaluation, and how a client is invited.
 
-A restart forgets `Sessions` and `Cache`.
+A restart forgets `Sessions`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class Sessions:
         steps: since when servers owe what a step of a commit, or a checkpoint, wants of them.
         overdue: servers that owe something for longer than the plan's deadline.
         kept: the checkpoints that stay, by the last manifest's writer; empty: not known.
+        answers: the last answer to each question (`Transaction.remember`), with its basis.
     """
 
     watchers: set[str] = field(default_factory=set)
@@ -107,6 +108,7 @@ class Sessions:
     overdue: dict[str, str] = field(default_factory=dict)
     kept: tuple[int, ...] = ()
     began: float = 0.0
+    answers: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
     _leases: dict[str, float] = field(default_factory=dict)
     _first: float = math.inf
     """No lease runs out before this moment, so that `live` need not look at all of them."""
@@ -152,26 +154,6 @@ class Sessions:
 T = TypeVar("T")
 
 
-class Cache:
-    """The last answer to each question, with all that it depends on."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[Any, Any]] = {}
-
-    def of(self, question: Hashable, basis: Any, answer: Callable[[], T]) -> T:
-        """Returns the answer to a question, and works it out again only if it must.
-
-        `basis` is all that the answer depends on, compared by `==`.
-        """
-        known = self._known.get(question)
-        if known is not None and known[0] == basis:
-            found: T = known[1]
-            return found
-        found = answer()
-        self._known[question] = basis, found
-        return found
-
-
 Names = Set[str]
 
 GOES_ON = Wait(None, "")
@@ -188,7 +170,6 @@ class Transaction:
         live: clients whose lease runs at `now`; only for reading.
         watchers: parties whose stream of orders is open; only for reading.
         sessions: what else this incarnation knows of the parties that are here.
-        cache: answers from earlier transactions.
         quiet: the event moves no group, so the next look at them may wait.
     """
 
@@ -200,7 +181,6 @@ class Transaction:
     live: Names
     watchers: set[str] | frozenset[str]
     sessions: Sessions = field(default_factory=Sessions)
-    cache: Cache = field(default_factory=Cache)
     quiet: bool = False
     step: Step = field(default_factory=Step)
 
@@ -224,6 +204,17 @@ class Transaction:
         """Returned by a step that must be taken once more at once."""
         return Wait(self.now, "")
 
+    def remember(self, question: Hashable, basis: Any, answer: Callable[[], T]) -> T:
+        """Returns the last answer to a question, and works it out again only if it must.
+
+        `basis` is all that the answer depends on, compared by `==`.
+        """
+        known = self.sessions.answers.get(question)
+        if known is None or known[0] != basis:
+            known = self.sessions.answers[question] = basis, answer()
+        found: T = known[1]
+        return found
+
     def group(self, name: str) -> GroupState:
         found = self.federation.groups.get(name)
         if found is None:
@@ -237,7 +228,7 @@ class Transaction:
             return self.plan.rule(group)
         section = apply_factors(self.plan.group(group).rule, *factors)
         made = partial(build_rule, section, self.plan.room)
-        return self.cache.of(("rule", group), factors, made)
+        return self.remember(("rule", group), factors, made)
 
     def make_configure(self) -> Configure:
         """Makes the order that tells a party of the run, and where its shards are now."""

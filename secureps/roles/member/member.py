@@ -103,7 +103,6 @@ from secureps.roles.member.outbox import (
     FOUNDED,
     GATHER_SECONDS,
     Desk,
-    Invitations,
     Outbox,
     Readiness,
     Timing,
@@ -207,7 +206,6 @@ class Member(PinnedParty):
         self._ledger = Ledger()
         self._model = PulledModel()
         self._timing = Timing()
-        self._invites = Invitations()
         self._working = self._watching = self._greeting = self._warned = False
         self._departure = Departure(settings.name)
         self._desk: Desk
@@ -237,8 +235,7 @@ class Member(PinnedParty):
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self.name)
                 seen, can_seal = self._model.published, self.committees.can_seal
-                asked = self._invites.open
-                self._desk = Desk(plan, self._groups, seen, asked, self._out, can_seal)
+                self._desk = Desk(plan, self._groups, seen, self._out, can_seal)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)
             case RosterFollowed():
                 self._follower.apply(record)
@@ -413,13 +410,13 @@ class Member(PinnedParty):
                 if keys := self._out.release_older(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
             case orders.Invite(_, group):
-                self._invites.open[group] = order
+                self._desk.open[group] = order
                 # a newer invitation replaces an order to seal an older update again
                 self._out.again.pop(group, None)
             case orders.SealAgain(_, id):
                 self._out.ask_again(self.name, order)
                 # an order to seal again replaces the group's open invitation
-                self._invites.open.pop(id.group, None)
+                self._desk.open.pop(id.group, None)
             case orders.Settled():
                 until = order.version if order.burnt and self._plan.has_committee else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
@@ -499,14 +496,14 @@ class Member(PinnedParty):
         busy = self._pinned is None or self._working or self._departure.away
         if busy or self._follower.holds_back(step, self.name):
             return
-        for group, invite in list(self._invites.open.items()):
+        for group, invite in list(self._desk.open.items()):
             if invite.version == -1 and not self._desk.is_pending(group, FOUNDED):
-                self._invites.follow(group)
+                self._desk.follow(group)
                 if group not in self._out.founded and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
                 step.say(f"no founding model of {group} is sent: it is founded")
-        self.committees.decline(step, self._plan, self._invites.open, self._model.published)
+        self.committees.decline(step, self._plan, self._desk.open, self._model.published)
         self._decline_worn_out(step)
         if self._seal_again(step) or self._evaluate(step) or not (due := self._desk.due()):
             return
@@ -520,7 +517,7 @@ class Member(PinnedParty):
             return
         aims = tuple(self._aim(each.group, Base(each.version, each.step)) for each in due)
         for each in due:
-            self._invites.follow(each.group)
+            self._desk.follow(each.group)
         self._first_due = None
         within = min(each.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
@@ -562,8 +559,8 @@ class Member(PinnedParty):
         task = self._out.next_reseal(self.name, self._desk, step)
         if task is None:
             return False
-        if task.receipt.id.group in self._invites.open:
-            self._invites.follow(task.receipt.id.group)
+        if task.receipt.id.group in self._desk.open:
+            self._desk.follow(task.receipt.id.group)
         self._begin(step, task)
         return True
 
@@ -572,7 +569,7 @@ class Member(PinnedParty):
         for due in self._desk.asked():
             base = Base(due.version, due.step)
             if reason := self._out.why_worn_out(due.group, base):
-                self._decline(step, self._invites.open.pop(due.group), base, reason)
+                self._decline(step, self._desk.open.pop(due.group), base, reason)
 
     def _decline(self, step: Step, invite: orders.Invite, base: Base, reason: str) -> None:
         if self._plan.trails(invite.group):
@@ -622,12 +619,12 @@ class Member(PinnedParty):
             return False
         refusal = self._budget.evaluation_objection()
         if ready is not Readiness.READY or refusal:
-            del self._invites.open[group]
+            del self._desk.open[group]
             if ready is not Readiness.PAST:
                 self._decline_evaluation(step, invite, DECLINES if refusal else ready.value)
             return False
         if (task := self._make_evaluation(step, self._aim(group, base))) is not None:
-            self._invites.follow(group)
+            self._desk.follow(group)
             self._begin(step, task)
         return True
 
@@ -663,7 +660,7 @@ class Member(PinnedParty):
         self._working = False
         if event.again:
             for group in {aim.group for aim in event.again}:
-                self._invites.reopen(group)  # it may be back from a rest before it is asked anew
+                self._desk.reopen(group)  # it may be back from a rest before it is asked anew
             self._departure.rest(step, now, event.rest, self._settings.terms.rest)
             return
         self._timing.end_training(now)
@@ -675,7 +672,7 @@ class Member(PinnedParty):
             step.say(self._budget.describe(self._ledger, event, sent))
         for aim, reason in event.unsent.items():
             base = Base(aim.version, aim.step)
-            self._decline(step, self._invites.followed[aim.group], base, reason)
+            self._decline(step, self._desk.followed[aim.group], base, reason)
         left = [self._out.moving.get(update.receipt.id) for update in event.updates]
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))
@@ -706,7 +703,7 @@ class Member(PinnedParty):
                 step.effects += self._disk.repeat_if_stale(request)
             case requests.Submit(receipt):
                 transfer = self._out.take_arrived(receipt.id)
-                self._invites.forget_answered(self._plan, receipt)
+                self._desk.forget_answered(receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._timing.note_transfer(now - transfer.since)
 
@@ -793,7 +790,7 @@ class Member(PinnedParty):
             # otherwise all parties would wait for this model without a reason
             step.effects.append(Halt(f"its first model was not taken: {error}", InternalError))
         if isinstance(error, Conflict) and not submitted:
-            self._invites.reopen(id.group)  # the name was used before its state was lost
+            self._desk.reopen(id.group)  # the name was used before its state was lost
 
     def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)

@@ -396,23 +396,45 @@ def find_readiness(
 
 @dataclass(slots=True)
 class Desk:
-    """What a client can train for.
+    """The invitations of a client, and what it can train for.
 
     Args:
         groups: the groups that it contributes to.
         published: the newest versions that it heard of.
-        open: by group, invitations for which no work has begun.
         can_seal: whether an update of a group from a version can be sealed now.
+        open: by group, invitations for which no work has begun.
+        followed: by group, the invitation for which work began last.
         evaluated: the newest version that it was asked to evaluate, since its process started.
     """
 
     plan: Plan
     groups: tuple[str, ...]
     published: Mapping[str, Published]
-    open: Mapping[str, Invite]
     out: Outbox
     can_seal: Callable[[Plan, str, int], bool]
+    open: dict[str, Invite] = field(default_factory=dict)
+    followed: dict[str, Invite] = field(default_factory=dict)
     evaluated: int = 0
+
+    def follow(self, group: str) -> None:
+        """Notes that the work for the open invitation to a group begins."""
+        self.followed[group] = self.open.pop(group)
+
+    def reopen(self, group: str) -> None:
+        """Opens the last followed invitation again, unless there is a newer one."""
+        if group in self.followed:
+            self.open.setdefault(group, self.followed[group])
+
+    def forget_answered(self, receipt: Receipt) -> None:
+        """Forgets an invitation that a submission has answered.
+
+        In a group without rounds, an invitation that came while the update was in transit asks for
+        the same update.
+        """
+        group, base = receipt.id.group, Base(receipt.version, receipt.step)
+        invite, rounds = self.open.get(group), self.plan.bounds(group).rounds
+        if invite is not None and not rounds and Base(invite.version, invite.step) <= base:
+            del self.open[group]
 
     def invite(self, group: str) -> Invite | None:
         """Returns the open invitation to a group, if an update can be sealed for it now."""
@@ -509,36 +531,3 @@ class Desk:
             return True
         newest = self.published.get(group)
         return newest is None or newest.version <= receipt.version
-
-
-@dataclass(slots=True)
-class Invitations:
-    """The invitations of one client.
-
-    Args:
-        open: by group, invitations for which no work has begun.
-        followed: by group, the invitation for which work began last.
-    """
-
-    open: dict[str, Invite] = field(default_factory=dict)
-    followed: dict[str, Invite] = field(default_factory=dict)
-
-    def follow(self, group: str) -> None:
-        """Notes that the work for the open invitation to a group begins."""
-        self.followed[group] = self.open.pop(group)
-
-    def reopen(self, group: str) -> None:
-        """Opens the last followed invitation again, unless there is a newer one."""
-        if group in self.followed:
-            self.open.setdefault(group, self.followed[group])
-
-    def forget_answered(self, plan: Plan, receipt: Receipt) -> None:
-        """Forgets an invitation that a submission has answered.
-
-        In a group without rounds, an invitation that came while the update was in transit asks for
-        the same update.
-        """
-        group, base = receipt.id.group, Base(receipt.version, receipt.step)
-        invite, rounds = self.open.get(group), plan.bounds(group).rounds
-        if invite is not None and not rounds and Base(invite.version, invite.step) <= base:
-            del self.open[group]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from secureps.errors import DamagedStore, NotReady, Refused, SecurepsError, UnknownParty
-from secureps.messages.orders import Commit, Found, Hold, Prepare, ShardOrder, WriteCheckpoint
+from secureps.messages.orders import Commit, Hold, WriteCheckpoint
 from secureps.messages.requests import (
     GetBlock,
     GetSum,
@@ -41,11 +41,8 @@ from secureps.roles.pinned_run import LATER, Pinned
 from secureps.roles.shard.state import (
     DrawNoise,
     GatherState,
-    MakeState,
     PayloadsDamaged,
     ShardState,
-    StepState,
-    SumCohort,
     name_under,
     noise_key,
     state_key,
@@ -57,77 +54,45 @@ AGAIN = 5.0
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A question to other shards, and the order to carry out again when all have answered."""
-
-    missing: Missing
-    order: ShardOrder
-    waiting: set[str]
-
-
-@dataclass(slots=True)
 class Peers:
     """Asks other shards for missing payloads; a restart forgets it, and the orders come again."""
 
     state: ShardState
-    _orders: dict[tuple[type, str], ShardOrder] = field(default_factory=dict)
-    _asked: dict[tuple[str, int], _Asked] = field(default_factory=dict)
-    _answered: set[tuple[str, int]] = field(default_factory=set)
+    _asked: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """By group and cohort, the shards that have yet to answer; none left: they had their turn."""
 
-    def note_order(self, order: ShardOrder) -> None:
-        """Keeps the newest order of its kind and group, to carry it out again if needed."""
-        match order:
-            case Found(group=group):
-                self._orders[Found, group] = order
-            case Hold(cohort=cohort) | Prepare(cohort=cohort):
-                self._orders[type(order), cohort.group] = order
-
-    def order_of(self, task: MakeState | SumCohort | StepState) -> ShardOrder | None:
-        """Returns the order that a task was done for; None if a newer order replaced it."""
-        if isinstance(task, MakeState):
-            return self._orders.get((Found, task.group))
-        kind = Hold if isinstance(task, SumCohort) else Prepare
-        order = self._orders.get((kind, task.cohort.group))
-        same = isinstance(order, Hold | Prepare) and order.cohort == task.cohort
-        return order if same else None
-
-    def ask_others(self, step: Step, missing: Missing, order: ShardOrder | None) -> None:
+    def ask_others(self, step: Step, missing: Missing) -> None:
         """Asks all other holders for what is missing; tells the coordinator if they had their turn.
 
-        `order` is carried out again when they have answered; None: there is no such order.
+        The order must come again when they have answered.
         """
         name = missing.group, missing.cohort
         own = self.state.own(missing.group)
         others = {peer for block in own for peer in self.state.others(missing.group, block)}
-        if order is None or not others or name in self._answered:
-            step.tell(missing)
-        elif name in self._asked:
-            self._asked[name].order = order
-        else:
-            self._asked[name] = _Asked(missing, order, others)
+        if others and name not in self._asked:
+            self._asked[name] = others
             step.effects += [Call(peer, missing) for peer in sorted(others)]
+        elif not others or not self._asked[name]:
+            step.tell(missing)
 
-    def take_answer(self, sender: str, missing: Missing) -> ShardOrder | None:
-        """Notes that another shard sent what it has; returns the order to retry once all did."""
-        name = missing.group, missing.cohort
-        asked = self._asked.get(name)
-        if asked is None:
-            return None
-        asked.waiting.discard(sender)
-        if asked.waiting:
-            return None
-        del self._asked[name]
-        self._answered.add(name)
-        return asked.order
+    def is_last(self, sender: str, missing: Missing) -> bool:
+        """Notes that another shard sent what it has; True if it is the last one to answer."""
+        waiting = self._asked.get((missing.group, missing.cohort), set[str]())
+        return self._leave(waiting, frozenset({sender}))
 
-    def left(self, shards: frozenset[str]) -> list[tuple[str, Missing]]:
-        """Returns the questions to these shards, which will never answer."""
-        asked = self._asked.values()
-        return [(shard, each.missing) for each in asked for shard in each.waiting & shards]
+    def left(self, shards: frozenset[str]) -> bool:
+        """Asks these shards no more; True if nobody else has yet to answer some question."""
+        ended = [self._leave(waiting, shards) for waiting in self._asked.values()]
+        return any(ended)
 
-    def forget_answers(self, missing: Missing) -> None:
-        """Lets other shards be asked again, after the order was tried once more."""
-        self._answered.discard((missing.group, missing.cohort))
+    def _leave(self, waiting: set[str], shards: frozenset[str]) -> bool:
+        waited = bool(waiting)
+        waiting -= shards
+        return waited and not waiting
+
+    def forget_answers(self) -> None:
+        """Lets other shards be asked again: payloads were damaged since, or have other holders."""
+        self._asked = {name: waiting for name, waiting in self._asked.items() if waiting}
 
     def find_blocks(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
         """Yields the blocks here that another shard misses.

@@ -20,7 +20,7 @@ What happens to one block, and to the version that it ends in:
 What survives a kill. The journal has headers, sums, sums of keys and versions, and the disk their
 payloads. `resume` registers, and deletes payloads that are not on record. Tasks and transfers are
 forgotten: the coordinator repeats its orders, and senders ask again. A damaged payload is asked
-for again from other shards, and then from clients (`_ask_for_damaged`). A sum is made again, and a
+for again from other shards, and then from clients (`_forget_damaged`). A sum is made again, and a
 lost version comes from a checkpoint or from other shards (`peers.Fetcher`).
 
 Guards. `_check_cohort` stops a coordinator that would have a single update summed, or choose the
@@ -261,8 +261,8 @@ class Shard:
             ) if sender != COORDINATOR:
                 if missing.epoch:
                     self._fetcher.take_answer(step, sender, missing)
-                else:
-                    self._retry_order(step, sender, missing)
+                elif self._peers.is_last(sender, missing):
+                    self._greet(step)  # so that the order comes again
             case Answered(requests.GetBlock() as ask):
                 self._fetcher.take_block(step, ask)
             case Failed(requests.GetBlock() as ask) if not self._fetcher.is_waiting_for(ask):
@@ -426,7 +426,6 @@ class Shard:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
             self._write(step, Incarnated(order.incarnation))
-        self._peers.note_order(order)
         try:
             self._carry_out(step, order)
         except SecurepsError:
@@ -500,8 +499,9 @@ class Shard:
         self._forwarding.follow_placement(step, self._name, self.state.pinned)
         self._noise.left()
         self._fetcher.left()
-        for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
-            self._retry_order(step, shard, missing)
+        if self._peers.left(frozenset(each.to for each in gone)):
+            self._greet(step)
+        self._peers.forget_answers()
 
     def _make_founding(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt
@@ -513,7 +513,7 @@ class Shard:
             step.tell(state)
         elif receipt is not None and keys is None:
             missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
-            self._peers.ask_others(step, missing, order)
+            self._peers.ask_others(step, missing)
         else:
             self._begin(step, MakeState(group, keys))
 
@@ -532,9 +532,7 @@ class Shard:
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            self._peers.ask_others(
-                step, requests.Missing.of_cohort(self._name, cohort, missing), order
-            )
+            self._peers.ask_others(step, requests.Missing.of_cohort(self._name, cohort, missing))
             return
         if not self._noise.is_ready(step, order):
             return
@@ -581,14 +579,16 @@ class Shard:
             return
         if cohort.number not in held.sums:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
-        keys, key = None, None
+        keys, key, lacking = None, None, self.state.lacking(cohort)
+        absent = bool(lacking)  # a sum that is lost with them cannot be made again
         if self.state.opened_by_holder:
             keys = self.state.opened_keys(cohort, order.opened)
-            if keys is None:
-                missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
-                self._peers.ask_others(step, missing, order)
-                return
-        elif self.state.opened_by_key_sum:
+            absent = keys is None
+        if absent:
+            missing = requests.Missing.of_cohort(self._name, cohort, lacking)
+            self._peers.ask_others(step, missing)
+            return
+        if self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, order.key)
         self._begin(step, StepState(cohort, keys, key))
@@ -668,10 +668,11 @@ class Shard:
         for event in damaged:
             self._take_failure(step, event)
 
-    def _ask_for_damaged(
-        self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
-    ) -> None:
-        """Forgets damaged payloads, since known ones are not accepted, and asks for them again."""
+    def _forget_damaged(self, step: Step, task: Task, keys: frozenset[str]) -> None:
+        """Forgets damaged payloads, since known ones are not accepted again, and registers anew.
+
+        So the orders come again, and find what is missing now.
+        """
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
@@ -679,28 +680,9 @@ class Shard:
         if isinstance(task, StepState) and opened:
             cohort = task.cohort
             self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
-        ids = self.state.lacking(task.cohort) if isinstance(task, StepState) else ids
-        if isinstance(task, MakeState):
-            missing = requests.Missing.of_founding(self._name, task.group, ids)
-        else:
-            missing = requests.Missing.of_cohort(self._name, task.cohort, ids)
-        self._peers.ask_others(step, missing, self._peers.order_of(task))
-
-    def _retry_order(self, step: Step, sender: str, missing: requests.Missing) -> None:
-        """Carries out an order again when other shards have sent what they have.
-
-        It raises no error, because the step may have records already.
-        """
-        order = self._peers.take_answer(sender, missing)
-        try:
-            if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
-                step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
-            elif order is not None and order.incarnation == self.state.incarnation:
-                self._carry_out(step, order)
-        except SecurepsError as error:
-            step.say(f"{self._name} cannot do what it was told: {error}")
-        finally:
-            self._peers.forget_answers(missing)
+        self._peers.forget_answers()
+        if self._registration not in step.effects:
+            self._greet(step)
 
     def _take_failure(self, step: Step, event: WorkFailed) -> None:
         """Takes a task's error: has payloads sent again, blames the cohort's sum, or ends."""
@@ -709,7 +691,7 @@ class Shard:
             case WorkFailed(
                 MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
             ):
-                self._ask_for_damaged(step, task, keys)
+                self._forget_damaged(step, task, keys)
             case WorkFailed(SumCohort(cohort), NoiseDamaged()):
                 self._retry_hold(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):

@@ -4,12 +4,12 @@ A thief with a copy of a party's key could take all of the party's places. So th
 the party's connections: a connection whose calls end well is trusted more, and does not wait for a
 connection that breaks its calls off.
 
-A block takes only the memory of its received bytes; announcing a block takes none. Uploads take
-turns: the server reads as many at once as fit into memory when complete. A turn begins when a piece
-is here, and ends after SILENT seconds without a piece. One sender may take a third of the memory,
-so that two attackers together leave a third to the others. A broken upload keeps its bytes. If
-memory runs short, uploads that are not being read are dropped, the oldest first. `Refusals` and
-`Uploads` are thread-safe; all else runs on the server's loop.
+A block takes only the memory of its received bytes; announcing a block takes none. The place of an
+upload is as large as its block, so all blocks that are read at once fit into memory. One party may
+take a third of the places and of the memory, so that two attackers together leave a third to the
+others. A broken upload keeps its bytes. If memory runs short, uploads that are not being read are
+dropped, the oldest first. `Refusals` and `Uploads` are thread-safe; all else runs on the server's
+loop.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import io
 import math
 import random
 import threading
-import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -68,14 +67,16 @@ _OVER = "others wait, and this call has had its turn; go on with it later"
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A call that waits for its `turn`, or has had a place `since` then (before: infinite).
+    """A call that waits for its `turn` and then for `room`, or has had a place `since` then.
 
     `moved` is the time of its last byte; `ousted` is the reason why it must give way, if any.
     """
 
     peer: str
+    size: int
     limit: asyncio.Timeout
     turn: asyncio.Future[None]
+    room: asyncio.Future[None]
     moved: float
     since: float = math.inf
     ousted: str = ""
@@ -115,36 +116,37 @@ class Connections:
 class Places:
     """Places for calls: `most` in all and `each` of one party; other calls wait.
 
+    A call may take several, or as many as one party has if it wants more.
+
     A call on which nothing moved for `silent` seconds gives way to another party's call, so that
     several attackers together cannot keep all places.
     """
 
     def __init__(self, most: int, each: int, connections: Connections, silent: float) -> None:
-        self._each, self._silent = each, silent
-        self._all = asyncio.Semaphore(most)
+        self._free, self._each, self._silent = most, each, silent
+        self._queue: deque[Place] = deque()
+        """Calls that have their turn and wait for room."""
         self._calls: defaultdict[str, list[Place]] = defaultdict(list)
         self._connections = connections
 
     @asynccontextmanager
-    async def take(self, party: str, peer: str) -> AsyncIterator[Place]:
-        """Waits for a place and holds it; `party` must be authenticated, to bound the names.
+    async def take(self, party: str, peer: str, size: int = 1) -> AsyncIterator[Place]:
+        """Waits for places and holds them; `party` must be authenticated, to bound the names.
 
         Busy if the call gave way to another connection of the party, or its turn ended while others
         waited. The sender continues its payload later.
         """
         good, loop = False, asyncio.get_running_loop()
         limit = asyncio.timeout(None)
-        place = Place(peer, limit, loop.create_future(), loop.time())
+        turn, room = loop.create_future(), loop.create_future()
+        place = Place(peer, min(size, self._each), limit, turn, room, loop.time())
         try:
             async with limit:
                 await self._enter(party, place)
-                await self._wait_for_room(party)
-                try:
-                    place.move()
-                    place.since = place.moved
-                    yield place
-                finally:
-                    self._all.release()
+                await self._wait_for_room(party, place)
+                place.move()
+                place.since = place.moved
+                yield place
                 good = True
         except SecurepsError as error:  # an answer, unless the message did not arrive
             good = not isinstance(error, Unreachable)
@@ -155,8 +157,7 @@ class Places:
             raise Busy(place.ousted, JITTER.uniform(*RETRY_SECONDS)) from None
         finally:
             self._connections.note(party, peer, good)
-            self._calls[party].remove(place)
-            self._give_turns(party)
+            self._leave(party, place)
 
     def oust(self, party: str, peer: str) -> bool:
         """Makes a call of another connection give way, if the rules allow; returns whether."""
@@ -177,39 +178,51 @@ class Places:
             self._oust(party, self.active(party), place.peer)
             await asyncio.wait({place.turn}, timeout=QUIET)
 
-    async def _wait_for_room(self, party: str) -> None:
-        """Waits for one of the `most` places; another party's call gives way after TURN."""
-        if not self._all.locked():
-            await self._all.acquire()  # at once
-            return
-        room = asyncio.ensure_future(self._all.acquire())
-        try:
-            while not (await asyncio.wait({room}, timeout=QUIET))[0]:
-                now = asyncio.get_running_loop().time()
-                late = [
-                    place
-                    for other in self._calls
-                    if other != party
-                    for place in self.active(other)
-                    if place.since <= now - TURN
-                    or max(place.since, place.moved) <= now - self._silent
-                ]
-                if late and not any(place.ousted for place in late):
-                    min(late, key=lambda place: place.since).oust(_OVER)
-        except BaseException:
-            if not room.cancel():
-                self._all.release()
-            raise
+    def _leave(self, party: str, place: Place) -> None:
+        self._calls[party].remove(place)
+        if place.room.done():
+            self._free += place.size
+        elif place in self._queue:
+            self._queue.remove(place)
+        self._give_turns(party)
+        self._give_room()
+
+    async def _wait_for_room(self, party: str, place: Place) -> None:
+        """Waits until enough of the `most` places are free; a call of another party gives way."""
+        self._queue.append(place)
+        self._give_room()
+        while not place.room.done() and not (await asyncio.wait({place.room}, timeout=QUIET))[0]:
+            now = asyncio.get_running_loop().time()
+            late = [
+                each
+                for other in self._calls
+                if other != party
+                for each in self.active(other)
+                if each.since <= now - TURN or max(each.since, each.moved) <= now - self._silent
+            ]
+            if late and not any(each.ousted for each in late):
+                min(late, key=lambda each: each.since).oust(_OVER)
+
+    def _give_room(self) -> None:
+        """Gives free places to the calls that wait for them, in their order."""
+        while self._queue and self._queue[0].size <= self._free:
+            place = self._queue.popleft()
+            self._free -= place.size
+            place.room.set_result(None)
 
     def _give_turns(self, party: str) -> None:
-        """Gives free places to the most trusted connection, then to the one with fewest."""
-        while (waiting := self.waiting(party)) and len(held := self.active(party)) < self._each:
+        """Gives turns to the most trusted connection, then to the one with the fewest calls."""
+        while waiting := self.waiting(party):
+            held = self.active(party)
             has = Counter(place.peer for place in held)
 
             def order(place: Place, has: Counter[str] = has) -> tuple[int, int]:
                 return -self._connections.trust(party, place.peer), has[place.peer]
 
-            min(waiting, key=order).turn.set_result(None)
+            next = min(waiting, key=order)
+            if sum(place.size for place in held) + next.size > self._each:
+                return
+            next.turn.set_result(None)
 
     def _oust(self, party: str, places: Iterable[Place], peer: str) -> bool:
         """Makes one of these calls give way to a call of this connection, if the rules allow.
@@ -413,7 +426,7 @@ class PayloadBuffer:
 SHARES = 3
 """One sender may take 1/SHARES of the memory; the longest block fits into that."""
 SILENT = 1.0
-"""Seconds without a piece after which a turn ends, and others may use its memory."""
+"""Seconds without a piece after which an upload gives way to another party's, if one waits."""
 UNFINISHED = 64
 """The most unfinished blocks of one sender; one more replaces the oldest."""
 RETRY_SECONDS = (0.05, 0.25)
@@ -428,16 +441,11 @@ class Uploads:
         longest: the most bytes of a block; longer ones get Oversized.
     """
 
-    def __init__(
-        self, limit: int, longest: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: int, longest: int) -> None:
         self._limit, self._longest = limit, longest
-        self._clock = clock
         self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
         """Bytes by sender, including whole blocks that the endpoint has not answered yet."""
-        self._waiting: list[Upload] = []
-        """Uploads that wait for their turn, in order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
         """Unfinished uploads by sender and block, the newest last."""
@@ -455,7 +463,7 @@ class Uploads:
             before = self._uploads.get((sender, header))
             if answer.have is None or before is None:
                 return answer
-            upload = Upload(self, sender, header, before, before.have)
+            upload = Upload(self, sender, header, before, before.have, reading=False)
             self._uploads[sender, header] = upload
             return dataclasses.replace(answer, have=upload.have)
 
@@ -492,37 +500,24 @@ class Uploads:
 
     def _release(self, sender: str, count: int) -> None:
         self._held[sender] -= count
-        self._give_turns()
 
     def _idle(self) -> list[Upload]:
         return [each for each in self._uploads.values() if not each.reading]
 
-    def _give_turns(self) -> None:
-        """Gives turns to waiting uploads, in their order, while memory lasts."""
-        for upload in tuple(self._waiting):
-            if not upload.current or self._fits(upload):
-                self._waiting.remove(upload)
-                upload.begin_turn()
+    def _take(self, sender: str, count: int) -> None:
+        """Takes memory for bytes that are here, if necessary from idle uploads.
 
-    def _fits(self, upload: Upload) -> bool:
-        taken = Counter(self._held)
-        for each in self._uploads.values():
-            read = each is upload or each.reading
-            taken[each.sender] += each.header.length - each.have if read else -each.have
-        return taken.total() <= self._limit and taken[upload.sender] <= self._share
-
-    def _take(self, upload: Upload, count: int) -> None:
-        """Takes memory for an upload in its turn, if necessary from idle uploads."""
-        if not upload.reading:
-            others = "as many others are sending as there is memory for"
-            raise Busy(others, JITTER.uniform(*RETRY_SECONDS))
-        sender = upload.sender
+        Busy if blocks that the endpoint has not answered yet take the rest: their calls ended, and
+        gave their places away.
+        """
         for idle in self._idle():
             own = self._held[sender] + count > self._share
             if self.bytes_held + count <= self._limit and not own:
                 break
             if idle.have and (idle.sender == sender or not own):
                 idle._drop()
+        if self.bytes_held + count > self._limit or self._held[sender] + count > self._share:
+            raise Busy("there is no memory for it now", JITTER.uniform(*RETRY_SECONDS))
         self._held[sender] += count
 
 
@@ -533,11 +528,15 @@ class Upload:
     """
 
     def __init__(
-        self, intake: Uploads, sender: str, header: BlockHeader, before: Upload | None, at: int
+        self,
+        intake: Uploads,
+        sender: str,
+        header: BlockHeader,
+        before: Upload | None,
+        at: int,
+        reading: bool = True,
     ) -> None:
-        self.sender, self.header = sender, header
-        self._turn: Future[None] = Future()
-        self._came = -math.inf
+        self.sender, self.header, self.reading = sender, header, reading
         self._intake = intake
         self._bytes = (
             PayloadBuffer(header.length, intake._buffers) if before is None else before.take_bytes()
@@ -550,10 +549,6 @@ class Upload:
         return self._bytes.have
 
     @property
-    def reading(self) -> bool:
-        return self._intake._clock() - self._came <= SILENT
-
-    @property
     def current(self) -> bool:
         """True if this is still the block's newest upload."""
         return self._intake._uploads.get((self.sender, self.header)) is self
@@ -563,37 +558,14 @@ class Upload:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._intake._lock:
-            self._came = -math.inf
+            self.reading = False
             if self.current and not self.have:
                 self._drop()
-            if self in self._intake._waiting:
-                self._intake._waiting.remove(self)
-            self._intake._give_turns()
-
-    def ask_turn(self) -> Future[None]:
-        """Asks for a turn, for an arrived piece; the future ends when the turn begins.
-
-        The caller must ask again now and then, because a turn that ends by silence wakes nobody.
-        """
-        with self._intake._lock:
-            if self.reading:
-                self._came = self._intake._clock()
-                return self._turn
-            if self not in self._intake._waiting:
-                self._turn = Future()
-                self._intake._waiting.append(self)
-            self._intake._give_turns()
-            return self._turn
-
-    def begin_turn(self) -> None:
-        self._came = self._intake._clock()
-        self._turn.set_result(None)
 
     def add(self, piece: bytes | memoryview) -> None:
         """Adds the next bytes.
 
-        Busy if the turn has ended and there is no room; Unreachable if a newer upload has replaced
-        this one, or its memory was taken.
+        Busy if there is no memory; Unreachable if a newer upload has replaced this one.
         """
         with self._intake._lock:
             self._demand_current()
@@ -604,7 +576,7 @@ class Upload:
             if self.have + len(news) > self.header.length:
                 self._drop()
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
-            self._intake._take(self, len(news))
+            self._intake._take(self.sender, len(news))
             self._known -= len(piece) - len(news)
             try:
                 self._bytes.add(news)

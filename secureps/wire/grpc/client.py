@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import os
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,7 +45,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR, split_addresses
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.framing import PAYLOADS_AT_ONCE, Link, Metadata, Progress, Stalls
+from secureps.wire.grpc.framing import PAYLOADS_AT_ONCE, Link, Metadata
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import (
     Cancel,
@@ -239,6 +240,9 @@ def _fit_together(tells: Sequence[_Tell]) -> bool:
     return framing.has_room(envelopes) and not any(each.alone for each in tells)
 
 
+PAYLOAD_SECONDS = 600.0
+"""Seconds of a call with a payload, for a server that hangs. A server ends a call on which nothing
+moves much sooner (`admission.STALLED`), and so does gRPC on a line that is dead."""
 PAYLOAD_LIMIT = 1 << 30
 """The most bytes of a payload from a server."""
 KEPT = 8 << 20
@@ -259,8 +263,8 @@ class GrpcTransport:
     Args:
         addresses: HOST:PORT by party, as far as known; `locate` adds others. If a party has several
             (HOST:PORT,HOST:PORT), an unreachable one is replaced by the next.
-        timeout: seconds without an answer, or without a moving byte of a payload, after which a
-            call fails with Unreachable.
+        timeout: seconds without an answer after which a call without a payload fails with
+            Unreachable.
         beats: whether to send heartbeats to a watched coordinator with several addresses, and to
             watch its next address if one is not answered.
     """
@@ -291,7 +295,6 @@ class GrpcTransport:
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._to_error, self._settle)
         self._liveness = Liveness()
-        self._stalls = Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
         """At most PAYLOADS_AT_ONCE partly received payloads, by server and request."""
@@ -374,7 +377,6 @@ class GrpcTransport:
             watch.cancel()
         for future in pending:
             self._settle(future, closed_error())
-        self._stalls.close()
         for channel in channels:
             channel.close()
         self._liveness.close()
@@ -480,19 +482,9 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.PUT, envelope)
         method: Any = self._channel(to).stream_unary(framing.PUT)
-        moved: list[Callable[[], None]] = []
-
-        def counted() -> Iterator[bytes]:
-            yield framing.frame_head(envelope, len(message.payload) - offset)
-            for piece in framing.pieces(memoryview(message.payload)[offset:]):
-                yield piece
-                for each in moved:
-                    each()
-
-        call = method.future(counted(), metadata=metadata)
-        with self._watch_progress(call, to) as progress:
-            moved.append(progress.note_movement)
-            return decode(call.result())
+        rest = memoryview(message.payload)[offset:]
+        pieces = itertools.chain((framing.frame_head(envelope, len(rest)),), framing.pieces(rest))
+        return decode(method(pieces, timeout=PAYLOAD_SECONDS, metadata=metadata))
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
         """Fetches a payload; after a break it continues where the received bytes end."""
@@ -520,8 +512,8 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.GET, envelope)
         method: Any = self._channel(to).unary_stream(framing.GET)
-        stream = method(envelope, metadata=metadata)
-        with self._watch_progress(stream, to) as progress:
+        stream = method(envelope, timeout=PAYLOAD_SECONDS, metadata=metadata)
+        try:
             answer, rest, begin = framing.open_frame(next(stream, b""))
             reply, length = decode(answer), offset + rest
             if not isinstance(reply, Payload):
@@ -531,29 +523,13 @@ class GrpcTransport:
             here.begin(reply.digest, length, self._buffers)
             if here.have != offset:
                 raise Unreachable(f"{to} replaced the payload during this download: ask anew")
-            progress.note_movement()
             if begin:
                 here.add(begin)
             for piece in stream:
                 here.add(piece)
-                progress.note_movement()
             return dataclasses.replace(reply, payload=here.whole())
-
-    @contextmanager
-    def _watch_progress(self, call: Any, to: str) -> Iterator[Progress]:
-        """Cancels a payload's call when nothing moves, and at the end of the `with`."""
-        try:
-            with self._stalls.watch(call) as progress:
-                try:
-                    yield progress
-                except (grpc.RpcError, grpc.FutureCancelledError):
-                    if progress.stalled:
-                        raise Unreachable(
-                            f"{self._name_server(to)} moved nothing in time"
-                        ) from None
-                    raise
         finally:
-            call.cancel()
+            stream.cancel()
 
     def _subscribe(self, message: Subscribe) -> Any:
         envelope = encode(message)

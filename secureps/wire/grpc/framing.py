@@ -1,4 +1,4 @@
-"""The wire format of gRPC at both ends: methods, claims, frames, stalls, errors, and TLS.
+"""The wire format of gRPC at both ends: methods, claims, frames, errors, and TLS.
 
     /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
     /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, in bundles
@@ -21,7 +21,7 @@ at another server or in another run. TLS 1.3 hides requests from recording, and 
 records (RFC 8446, E.2; 0-RTT is not used). Without TLS, on loopback, a process that may listen can
 replay a request: it counts as the aggregator (docs/threat-model.md).
 
-A payload may take any time while it moves; `Stalls` finds one that does not.
+A payload may take any time while it moves. A call that ends early continues in the next one.
 
 Connections use mutual TLS 1.3, or plaintext on one machine. Under TLS both ends show a certificate
 of the kit's CA. The caller checks the server's certified name, and the server compares the name in
@@ -33,10 +33,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,67 +167,6 @@ SHORTEST, LONGEST = 32 << 10, 256 << 10
 """Bytes of a payload's first piece, which arrives on any link, and of its longest one."""
 PAYLOADS_AT_ONCE = 8
 """The payloads that a party sends and receives at once."""
-LOOKS = 8
-"""Checks of all payloads in the time after which a payload counts as stalled."""
-
-
-class Stalls:
-    """Cancels calls with payloads of which nothing has moved for so many seconds.
-
-    One thread looks at all payloads, so that a payload costs no thread. It looks at intervals, and
-    so cancels a payload up to an eighth of that time late.
-    """
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._watched: set[Progress] = set()
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def watch(self, call: Any) -> Iterator[Progress]:
-        """Watches a payload's call inside the `with`; RuntimeError if no thread can start."""
-        progress = Progress(call, self._clock)
-        with self._lock:
-            if not (self._closed.is_set() or (self._thread and self._thread.is_alive())):
-                self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
-                self._thread.start()
-            self._watched.add(progress)
-        try:
-            yield progress
-        finally:
-            with self._lock:
-                self._watched.discard(progress)
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def cancel_stalled(self) -> None:
-        with self._lock:
-            now = self._clock()
-            late = [each for each in self._watched if each.last + self._seconds <= now]
-            self._watched.difference_update(late)
-        for each in late:
-            each.stalled = True
-            each.call.cancel()
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._seconds / LOOKS):
-            self.cancel_stalled()
-
-
-class Progress:
-    """The last movement of one payload, and whether its call was cancelled because it stalled."""
-
-    def __init__(self, call: Any, clock: Callable[[], float]) -> None:
-        self.call, self._clock = call, clock
-        self.stalled = False
-        self.note_movement()
-
-    def note_movement(self) -> None:
-        self.last = self._clock()
-
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
 SHARD_SERVICE = "secureps.Shard"

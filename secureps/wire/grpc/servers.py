@@ -12,8 +12,9 @@ What happens to one call:
     read       `receive_request` reads the message, and compares it with the signed digest
     answered   `Server._tell` asks the endpoint, and sends its answer
     streamed   `CoordinatorServer._watch` sends orders in bundles as they come
-    uploaded   `ShardServer._put` asks the endpoint about the header first. Pieces then arrive in
-               turns (`Uploads`), and the whole block goes to the endpoint.
+    uploaded   `ShardServer._put` asks the endpoint about the header first, and then waits for a
+               place as large as the block. Its pieces arrive (`Uploads`), and the whole block goes
+               to the endpoint.
     sent       `ShardServer._get` asks the endpoint for the payload, and sends it in pieces
 
 What survives a kill: nothing, because the endpoint's journal has all that counts. Callers repeat
@@ -74,8 +75,9 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import (
-    QUIET,
+    SHARES,
     SILENT,
+    STALLED,
     Authenticate,
     Callers,
     Place,
@@ -94,7 +96,8 @@ WATCH_QUEUE = 1024
 TELLING, TELLING_EACH = 64, 8
 """Small messages that are read at once, in all and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
-"""Payloads that a shard receives at once, and that it sends at once, in all and of one party."""
+"""Payloads that a shard receives at once, and that it sends at once, in all and of one party; fewer
+if they are so long that they would not fit into IN_FLIGHT_BYTES."""
 IN_FLIGHT_BYTES = 96 << 20
 """Payload bytes that a shard holds at a time; further uploads wait unread."""
 NEWEST, NEWEST_BYTES = 8, 1 << 20
@@ -352,7 +355,9 @@ class ShardServer(Server):
         super().__init__(link, name, endpoint, listen, authenticate)
         self._intake = Uploads(in_flight_bytes, max_block_bytes)
         self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
-        self._uploads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
+        self._least = in_flight_bytes // TRANSFERS
+        room = in_flight_bytes, in_flight_bytes // SHARES, SILENT
+        self._uploads, self._forwards = (self._callers.make_places(*room) for _ in range(2))
         self._downloads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
 
     @property
@@ -383,21 +388,21 @@ class ShardServer(Server):
             wanted = await _answer(self._endpoint.request(claim.party, AskBlock(message.header)))
             if wanted.have is None:
                 return encode(wanted)
-            async with self._uploads.take(claim.party, context.peer()) as place:
-                intake = self._uploads_of(claim.party, message.header)
+            size = max(message.header.length, self._least)
+            intake = self._uploads_of(claim.party, message.header)
+            places = self._uploads if intake is self._intake else self._forwards
+            async with places.take(claim.party, context.peer(), size) as place:
                 upload = intake.begin(claim.party, message, length)
                 if isinstance(upload, Stored):
                     return encode(upload)
                 stored = await self._receive_upload(context, upload, place)
-            return encode(await _answer(stored))
+                place.pause()
+                return encode(await _answer_in_time(stored))
 
     async def _receive_upload(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
-        """Reads an upload piece by piece, in its turns; returns the endpoint's answer."""
+        """Reads an upload piece by piece; returns the endpoint's future answer."""
         with upload:
             while (piece := await receive(context)) is not None:
-                while not (turn := upload.ask_turn()).done():
-                    place.pause()
-                    await asyncio.wait({asyncio.wrap_future(turn)}, timeout=QUIET)
                 upload.add(piece)
                 place.move()
                 del piece  # free it before waiting for the next one
@@ -411,7 +416,7 @@ class ShardServer(Server):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
             async with self._downloads.take(claim.party, context.peer()) as place:
                 place.pause()
-                reply = await _answer(self._endpoint.request(claim.party, message))
+                reply = await _answer_in_time(self._endpoint.request(claim.party, message))
                 place.move()
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
@@ -479,6 +484,15 @@ async def _answer(future: Future[Any]) -> Any:
         if future.cancelled():
             raise Unreachable("the server stopped before it answered") from None
         raise
+
+
+async def _answer_in_time(future: Future[Any]) -> Any:
+    """Awaits an answer with or to a payload; Unreachable if the endpoint's disk does not answer."""
+    try:
+        async with asyncio.timeout(STALLED):
+            return await _answer(future)
+    except TimeoutError:
+        raise Unreachable(f"no answer came in time, in {STALLED:.0f} seconds; ask again") from None
 
 
 def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:

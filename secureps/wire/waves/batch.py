@@ -1,10 +1,10 @@
 """Waves: parties whose messages travel in signed batches instead of connections.
 
 Theory of operation. Under Flower's engine a client has no connection, and its process lives for one
-message: a wave. `WaveTransport` collects what the party says, and takes answers and orders. `Relay`
-stands in for the party at the servers: it performs its requests, and keeps its calls and its stream
-of orders open while no process of the party runs. A `Batch` is the content of one message. Others
-carry it: `flower.strategy` at the servers, `service.one_wave` at the party.
+message: a wave. `WaveTransport` has the answers and orders that came, and collects what the party
+says. `Relay` stands in for the party at the servers: it performs its requests, and keeps its calls
+and its stream of orders open while no process of the party runs. A `Batch` is the content of one
+message. Others carry it: `flower.strategy` at the servers, `service.one_wave` at the party.
 
 What happens in one wave:
 
@@ -14,7 +14,7 @@ What happens in one wave:
     performed  `Relay.perform_batch` asks the servers. It hands over a receipt only when shards have
                stored all blocks of it in the batch.
     answered   `Relay.take_news` returns answers and orders for the next batch
-    taken      `WaveTransport.take` settles requests; an answer may come before its request
+    taken      the next process's `WaveTransport` has them before it asks
 
 A batch in bytes, with numbers in little endian:
 
@@ -89,7 +89,6 @@ from secureps.wire.transport import (
     Deliver,
     InProcessNetwork,
     Transport,
-    closed_error,
     result_of,
     settle,
     start_future,
@@ -276,135 +275,74 @@ Payloads = Mapping[bytes, bytes]
 """Payloads of answers by digest; they travel beside batches, because many parties get the same."""
 
 
-@dataclass(eq=False)
-class _Watch:
-    about: bytes
-    deliver: Deliver
-    lost: Callable[[SecurepsError], None]
-
-
 class WaveTransport(Transport):
-    """A party's connection to the servers in waves; its batches name the run.
+    """A party's connection to the servers in one wave; its batches name the run.
 
-    Answers and orders come by `take`. An answer may come before its request: it is kept until then.
-    A process that lives for `one_wave` assumes foreseeable answers. One thread uses it.
+    The process lives for the wave: the answers and orders that it gets are there from the start,
+    and it assumes foreseeable answers. One thread uses it.
+
+    Raises:
+        Malformed, Oversized: these entries are no server's.
     """
 
-    def __init__(self, one_wave: bool = False) -> None:
-        self._one_wave = one_wave
+    def __init__(self, entries: Iterable[Entry] = (), payloads: Payloads | None = None) -> None:
         self._out: list[Entry] = []
-        self._pending: defaultdict[bytes, deque[Future[Any]]] = defaultdict(deque)
-        self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
-        self._watch: _Watch | None = None
-        self._ahead: dict[bytes, list[Any]] = {}
-        self._closed = False
-
-    # --- Transport ----------------------------------------------------------------
+        self._answers: defaultdict[bytes, deque[Any]] = defaultdict(deque)
+        """By `request_digest`: the next process repeats a request, and finds its answer here."""
+        self._streams: defaultdict[bytes, list[Any]] = defaultdict(list)
+        stream = b""
+        for entry in entries:
+            match entry.kind:
+                case Kind.ANSWER:
+                    self._answers[entry.name].append(_read_answer(entry, payloads or {}))
+                case Kind.STREAM:
+                    stream = entry.name
+                    self._streams[stream] = []
+                case Kind.ORDER:
+                    self._streams[stream].append(decode(entry.envelope))
+                case Kind.LOST:
+                    self._streams[stream].append(_read_refusal(entry))
+                case _:
+                    raise Malformed(f"a server's batch may not contain {entry.kind.name}")
 
     def call(self, to: str, message: Any) -> Future[Any]:
         future = start_future()
-        settle_now = self._call(to, message, future)
-        if settle_now is not None:
-            settle(future, settle_now)
-        return future
-
-    def _call(self, to: str, message: Any, future: Future[Any]) -> Any:
-        """Returns an answer that is known already; None if a wave will bring it."""
         try:
             envelope = encode(message)
         except SecurepsError as error:
-            return error
-        name = request_digest(to, envelope)
-        if self._closed:
-            return closed_error()
-        if known := self._known[name]:
-            return known.popleft()
+            settle(future, error)
+            return future
+        if known := self._answers[request_digest(to, envelope)]:
+            settle(future, known.popleft())
+            return future
         payload = message.payload if isinstance(message, PutBlock) else b""
-        tells = self._one_wave and not isinstance(message, REPEATED)
-        kind = Kind.TELL if tells else Kind.CALL
+        kind = Kind.CALL if isinstance(message, REPEATED) else Kind.TELL
         self._out.append(Entry(kind, to.encode(), envelope, payload))
-        if self._one_wave and (answer := foresee_answer(message)) is not None:
-            return answer
-        self._pending[name].append(future)
-        return None
+        if (answer := foresee_answer(message)) is not None:
+            settle(future, answer)
+        return future
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         envelope = encode(message)
-        watch = _Watch(request_digest(COORDINATOR, envelope), deliver, lost)
-        if self._closed:
-            return lambda: None
-        self._watch, ahead, self._ahead = watch, self._ahead, {}
-        if watch.about not in ahead:
+        orders = self._streams.pop(request_digest(COORDINATOR, envelope), None)
+        if orders is None:
             self._out.append(Entry(Kind.WATCH, envelope=envelope))
-        for order in ahead.get(watch.about, ()):
-            self._deliver(watch, order)
-        return lambda: self._cancel(watch)
+        for order in orders or ():
+            if isinstance(order, SecurepsError):
+                lost(order)
+                break
+            deliver(order)
+        return lambda: None
 
     def close(self) -> None:
-        self._closed = True
-        pending = [future for futures in self._pending.values() for future in futures]
-        self._pending.clear()
-        for future in pending:
-            settle(future, closed_error())
-        if self._watch is not None:
-            self._cancel(self._watch)
-
-    def _cancel(self, watch: _Watch) -> None:
-        if self._watch is watch:
-            self._watch = None
-            self._out.append(Entry(Kind.UNWATCH))
-
-    # --- waves --------------------------------------------------------------------
+        """There is no connection to close."""
 
     def take_sent(self) -> tuple[Entry, ...]:
         """Returns the entries that the party has sent since the last call."""
         said, self._out = tuple(self._out), []
         return said
-
-    def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
-        """Takes a server's entries; Malformed or Oversized if they are none."""
-        stream = b""
-        for entry in entries:
-            match entry.kind:
-                case Kind.ANSWER:
-                    self._accept_answer(entry.name, _read_answer(entry, payloads))
-                case Kind.STREAM:
-                    stream = entry.name
-                    self._begin(stream)
-                case Kind.ORDER:
-                    self._accept_order(stream, decode(entry.envelope))
-                case Kind.LOST:
-                    self._accept_order(stream, _read_refusal(entry))
-                case _:
-                    raise Malformed(f"a server's batch may not contain {entry.kind.name}")
-
-    def _accept_answer(self, name: bytes, answer: Any) -> None:
-        if waiting := self._pending[name]:
-            settle(waiting.popleft(), answer)
-        elif not self._closed:
-            self._known[name].append(answer)
-
-    def _begin(self, stream: bytes) -> None:
-        if self._watch is None and not self._closed:
-            self._ahead = {stream: []}
-
-    def _accept_order(self, stream: bytes, order: Any) -> None:
-        watch = self._watch
-        if watch is None and stream in self._ahead:
-            self._ahead[stream].append(order)
-        if watch is not None and watch.about == stream:
-            self._deliver(watch, order)
-
-    def _deliver(self, watch: _Watch, order: Any) -> None:
-        if self._watch is not watch:
-            return  # the watch was cancelled meanwhile
-        if isinstance(order, SecurepsError):
-            self._watch = None
-            watch.lost(order)
-        else:
-            watch.deliver(order)
 
 
 def _read_answer(entry: Entry, payloads: Payloads) -> Any:

@@ -1065,10 +1065,10 @@ def test_of_an_invitation_and_an_order_to_seal_anew_the_later_one_counts() -> No
     client.machine._working = True
     invite(client, 0, 1)
     client.order(again(0, 0, 0))
-    assert client.machine._invites.open == {}
+    assert client.machine._desk.open == {}
     invite(client, 0, 1)
     assert client.machine._out.again == {}
-    assert client.machine._invites.open["all"].step == 1
+    assert client.machine._desk.open["all"].step == 1
 
 
 def test_a_newer_version_is_the_end_of_it() -> None:

@@ -248,13 +248,18 @@ def found(desk: Desk) -> Step:
 MISSING = requests.Missing.of_founding(OWN, "all", (FOUND_ID,))
 
 
+def registers(step: Step) -> bool:
+    """True if a shard registers, and does nothing else: its orders come again."""
+    (call,) = step.effects
+    return isinstance(call, Call) and isinstance(call.message, requests.Register)
+
+
 def test_others_are_asked_before_the_coordinator() -> None:
     made = doubled()
     assert called(found(made)) == [(PEER, MISSING)]
     assert called(found(made)) == [], "once at a time"
-    step = made.give(PEER, Answered(MISSING, requests.Noted()))
-    assert called(step) == [(COORDINATOR, MISSING)]
-    assert called(found(made)) == [(PEER, MISSING)], "next time they may have it"
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert called(found(made)) == [(COORDINATOR, MISSING)]
 
 
 def test_what_they_gave_is_worked_on() -> None:
@@ -262,23 +267,27 @@ def test_what_they_gave_is_worked_on() -> None:
     found(made)
     for block in ALL:
         made.give(PEER, requests.PutBlock(made.header(FOUND_ID, block, purpose=FOUNDING)))
-    step = made.give(PEER, Answered(MISSING, requests.Noted()))
-    assert called(step) == []
-    assert len(works(step)) == 1
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert len(works(found(made))) == 1
+
+
+def test_of_what_was_damaged_since_others_are_asked_anew() -> None:
+    made = doubled()
+    found(made)
+    made.give(PEER, Answered(MISSING, requests.Noted()))
+    for block in ALL:
+        made.give(PEER, requests.PutBlock(made.header(FOUND_ID, block, purpose=FOUNDING)))
+    (task,) = works(found(made))
+    broken = frozenset({made.header(FOUND_ID, 0, purpose=FOUNDING).key})
+    made.give(WORKER, WorkFailed(task, PayloadsDamaged(broken)))
+    assert called(found(made)) == [(PEER, MISSING)]
 
 
 def test_a_shard_that_refuses_has_answered() -> None:
     made = doubled()
     found(made)
-    step = made.give(PEER, Failed(MISSING, Refused("no")))
-    assert called(step) == [(COORDINATOR, MISSING)]
-
-
-def test_an_order_of_an_incarnation_that_is_over_is_not_tried_again() -> None:
-    made = doubled()
-    found(made)
-    made.order(configure(made.plan, 2))
-    assert called(made.give(PEER, Answered(MISSING, requests.Noted()))) == []
+    assert registers(made.give(PEER, Failed(MISSING, Refused("no"))))
+    assert called(found(made)) == [(COORDINATOR, MISSING)]
 
 
 def test_it_gives_what_it_has() -> None:
@@ -310,7 +319,7 @@ def test_nobody_asks_for_another() -> None:
 COHORT = make_cohort(number=1, version=2)
 
 
-def holding() -> tuple[Desk, requests.Missing]:
+def holding() -> tuple[Desk, requests.Missing, orders.Hold]:
     """Version 1 is there, and the shard must hold a cohort of which it lacks all blocks."""
     made = doubled()
     commit = orders.Commit(1, "all", 1, 0, model_blocks("all", 1, 4), STATE)
@@ -323,25 +332,28 @@ def holding() -> tuple[Desk, requests.Missing]:
         for m in COHORT.members
     )
     missing = requests.Missing.of_cohort(OWN, COHORT, tuple(m.id for m in COHORT.members))
-    assert called(made.order(orders.Hold(1, COHORT, members))) == [(PEER, missing)]
-    return made, missing
+    hold = orders.Hold(1, COHORT, members)
+    assert called(made.order(hold)) == [(PEER, missing)]
+    return made, missing, hold
 
 
 def test_of_who_left_nothing_is_asked_any_more() -> None:
-    made, missing = holding()
+    made, missing, hold = holding()
     order = configure(made.plan)
-    placed = dataclasses.replace(order.placement, epoch=2, shards=(OWN,))
+    alone = (GroupPlacement("all", (OWN,) * len(ALL)),)
+    placed = Placement(2, (OWN,), alone)
     step = made.order(dataclasses.replace(order, placement=placed))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
-    assert (COORDINATOR, missing) in called(step)
+    assert called(made.order(hold)) == [(COORDINATOR, missing)]
 
 
 def test_a_cohort_is_asked_for_whole() -> None:
-    made, missing = holding()
+    made, missing, hold = holding()
     for member in COHORT.members:
         for block in ALL:
             made.give(PEER, requests.PutBlock(made.header(member.id, block)))
-    (work,) = works(made.give(PEER, Answered(missing, requests.Noted())))
+    assert registers(made.give(PEER, Answered(missing, requests.Noted())))
+    (work,) = works(made.order(hold))
     assert isinstance(work, SumCohort)
 
 

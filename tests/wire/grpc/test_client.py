@@ -146,11 +146,11 @@ class TestGrpc(TransportContract):
 
         transport, message = world.transport("a"), put(b"x")
         with monkeypatch.context() as context:
-            context.setattr(framing.Stalls, "watch", fail)
+            context.setattr(framing, "frame_head", fail)
             with pytest.raises(KeyError, match="a bug"):
                 world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:
-            context.setattr(framing.Stalls, "watch", full)
+            context.setattr(framing, "frame_head", full)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:

