@@ -48,8 +48,7 @@ def invoked(tool: Tool, *arguments: str | Path, catch: bool = True) -> Result:
         try:
             tool.main([str(each) for each in arguments], prog_name=tool.name)
         except SystemExit as ended:
-            assert isinstance(ended.code, int)
-            return Result(ended.code, text.getvalue())
+            return Result(cast(int, ended.code), text.getvalue())
         except Exception as error:
             if not catch:
                 raise
