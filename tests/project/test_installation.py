@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+import secureps as ps
 from secureps.extras import EXTRAS
 from secureps.run.new import TEMPLATES
+from tests.kits import ranges
 from tests.kits.extras_check import MISSED, THERE
 from tests.kits.installations import kept_kernels
 from tests.kits.nursery import ROOT
@@ -197,6 +199,55 @@ def test_a_new_project_runs_from_an_installed_wheel(
     said = told(project, commands / "secureps", "up", "plan.toml", "--out", "run")
     assert (project / "run" / "model.safetensors").exists()
     assert ": all 2 versions are made" in said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/data-holder.md"])
+def test_the_first_command_of_a_page_installs_the_wheel(page: str) -> None:
+    (first, *_) = re.findall(r"^```sh\n(.*)", (ROOT / page).read_text(), re.MULTILINE)
+    assert first.startswith("pip install '")
+    assert f"secureps-{ps.__version__}-py3-none-any.whl[torch]'" in first
+
+
+# --- ranges, and who builds ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["lowest", "newest"])
+def test_each_end_of_the_ranges_is_what_users_may_have(end: str) -> None:
+    wanted = {each.name: each for each in map(Requirement, ranges.lines(end))}
+    asked = [*PROJECT["dependencies"]]
+    extras = PROJECT["optional-dependencies"]
+    asked += (each for extra in ranges.EXTRAS for each in extras[extra])
+    for each in map(Requirement, asked):
+        if end == "newest" and each.name == "flwr":
+            continue
+        (floor,) = (part for part in each.specifier if part.operator == ">=")
+        lowest = [f"=={floor.version if '.' in floor.version else f'{floor.version}.0'}.*"]
+        assert str(wanted[each.name].specifier) == ("".join(lowest) if end == "lowest" else "")
+        assert str(wanted[each.name].marker) == str(each.marker)
+    for path in (ROOT / "tests" / "ranges.txt").read_text().split():
+        assert (ROOT / path).exists()
+
+
+def test_no_range_of_what_users_install_has_a_cap() -> None:
+    """Another package's range would then stop ours, for a release that nobody has tried."""
+    extras = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    capped = {
+        each.name
+        for each in map(Requirement, asked)
+        if any(part.operator != ">=" for part in each.specifier)
+    }
+    assert capped == {"sqlalchemy"}, "MLflow's own cap"
+
+
+def test_workflows_run_only_actions_of_a_known_digest() -> None:
+    """A tag can be moved to other code, which would run with the repository's rights."""
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").iterdir()]
+    used = [each for text in texts for each in re.findall(r"uses: *(.*)", text)]
+    assert len(used) > 10
+    assert [
+        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each)
+    ] == []
 
 
 # --- without extras ---------------------------------------------------------------
