@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 EXTRAS = ("torch", "bfv", "report", "dashboard", "flower")
 TESTS = (
     *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "packaging"),
-    *("pyyaml", "setuptools", "grpcio-health-checking", "kubernetes-validate"),
+    *("setuptools", "grpcio-health-checking", "kubernetes-validate"),
 )
 BESIDE = ("transformers",)
 """Installed beside the newest: what users have beside us, with ranges of its own."""
