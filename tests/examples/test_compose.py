@@ -1,7 +1,7 @@
 """examples/compose: what its containers run is a federation that makes a model.
 
-Its commands run here as processes, in folders that stand for its volumes; `make clusters` plays it in
-containers.
+Its commands run here as processes, in folders that stand for its volumes. `make clusters` plays it
+in containers.
 """
 
 from __future__ import annotations
