@@ -167,17 +167,16 @@ def claim(root: Path, run: bytes) -> None:
     """Marks a folder of checkpoints as a run's own, unless it is marked.
 
     All runs number their checkpoints alike: a second run in the folder would overwrite the first
-    one's files, and delete its versions.
-
-    Raises:
-        ConfigError: the folder is another run's.
-        DiskFailed: the disk refuses.
+    one's files and delete its versions. Raises ConfigError for another run's folder; DiskFailed.
     """
     mark = root / ".run"
     try:
         if not mark.exists():
             make_directory(root)
-            owner = next(_find_owners(root), run.hex())
+            owner = run.hex()
+            for directory in checkpoint_directories(root):  # of a version that made no mark
+                with contextlib.suppress(ConfigError, DamagedStore):
+                    owner = read_manifest(directory).id
             with contextlib.suppress(FileExistsError), mark.open("x") as file:
                 file.write(owner)
         owner = mark.read_text()
@@ -188,13 +187,6 @@ def claim(root: Path, run: bytes) -> None:
             f"{root} has checkpoints of another run, {owner:.8}...: name a folder of this run's "
             "own as checkpoints, in every server's file"
         )
-
-
-def _find_owners(root: Path) -> Iterator[str]:
-    """Yields the runs of whole checkpoints, which a version without marks may have written."""
-    for directory in checkpoint_directories(root):
-        with contextlib.suppress(ConfigError, DamagedStore):
-            yield read_manifest(directory).id
 
 
 def write_state(
