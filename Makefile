@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 USERS := $(VENV)/.installed-all
 EXTRA ?= base
 
-.PHONY: demo test quick browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study clean
+.PHONY: demo test quick browser chaos clients clusters fuzz fuzz-guided flower ray check docs extra wheel ranges bench soak bench-peers numbers study clean
 
 demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -82,6 +82,19 @@ extra:  ## installs the package with one EXTRA ("base" for none, "all"), and che
 	$(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/pip install '.$(if $(filter base,$(EXTRA)),,[$(EXTRA)])'
 	.venv-extra/bin/python -I tests/kits/extras_check.py $(EXTRA)
+
+wheel:  ## dist/: the wheel, the same bytes wherever it is built, and its SBOM, of what pip installs with it (EXTRA)
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -I tests/kits/wheel.py dist $(EXTRA)
+
+ranges:  ## the lowest and the newest of the libraries that users may have (END); gigabytes, half an hour
+	for end in $(or $(END),lowest newest); do \
+		rm -rf .venv-$$end && $(PYTHON) -m venv .venv-$$end || exit 1; \
+		$(PYTHON) -I tests/kits/ranges.py $$end > .venv-$$end/requirements.txt || exit 1; \
+		.venv-$$end/bin/pip install -r .venv-$$end/requirements.txt || exit 1; \
+		.venv-$$end/bin/python -m pytest -n 0 @tests/ranges.txt || exit 1; \
+	done
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in demo startup ciphers version memory virtual; do \

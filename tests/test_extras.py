@@ -43,6 +43,9 @@ def test_every_extra_brings_its_modules_and_the_base_none_of_them() -> None:
     assert "secureps[all]" in optional["dev"]
 
 
+NAMED = r"(?:secureps|pip install [^\n`]*\.(?:whl)?)\[([\w,\s-]+)\]"
+
+
 def test_every_extra_that_a_text_tells_one_to_install_is_there() -> None:
     """A template's requirements, a page or an error that names another stops whoever follows it."""
     known = set(PROJECT["optional-dependencies"])
@@ -51,12 +54,14 @@ def test_every_extra_that_a_text_tells_one_to_install_is_there() -> None:
         for path in ROOT.glob(f"{folder}*"):
             if path.is_file() and path.suffix in TEXTS:
                 text = path.read_text()
-                found = re.findall(r"(?:secureps|pip install [^\n`]*\.)\[([\w,\s-]+)\]", text, re.M)
+                found = re.findall(
+                    r"(?:secureps|pip install [^\n`]*\.(?:whl)?)\[([\w,\s-]+)\]", text, re.M
+                )
                 found += re.findall(r"(?<!\.)\bcommand\(\"([\w-]+)\"\)", text)
                 named.setdefault(path.name, set()).update(
                     each.strip() for extras in found for each in extras.split(",")
                 )
-    assert named["data-holder.md"] == {"flower"}, "the pattern finds what there is"
+    assert named["data-holder.md"] == {"torch"}, "the pattern finds what there is"
     assert named["requirements.txt"] >= {"flower", "torch"}
     assert not {name: extras - known for name, extras in named.items() if extras - known}
 

@@ -106,6 +106,7 @@ from secureps.run.up.folder import (
     client_names,
     holder_names,
     make_kit,
+    named_folder,
     new_folder,
     shard_names,
 )
@@ -716,11 +717,11 @@ class _Rounds(Grid):
     def run_servers(self, rounds: int) -> Iterator[None]:
         owner, clients = self._owner, self._nodes()
         own = load_plan(owner.plan).section
-        name = time.strftime(f"{own.name}-%Y%m%d-%H%M%S")
-        root = (owner.run or Path("runs") / name).resolve()
-        log.info("secureps: the run's folder is %s", root)
         settings = (owner.strategy, rounds, clients, owner.train_metrics)
-        plan = found_run(root, own, self._model.tensors, *settings)
+        with named_folder(owner.run, own.name) as named:
+            root = named.resolve()
+            log.info("secureps: the run's folder is %s", root)
+            plan = found_run(root, own, self._model.tensors, *settings)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         simulated = owner.kit is None
         listen = "" if simulated or owner.holders == "nodes" else owner.listen

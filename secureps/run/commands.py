@@ -209,6 +209,7 @@ def _warn(text: str) -> None:
 
 
 def join(
+    context: typer.Context,
     script: Annotated[
         Path,
         typer.Argument(
@@ -320,7 +321,7 @@ def join(
                 "and start the key holder beside this client by itself"
             )
         if hold:
-            words = repeat_words("hold", "passphrase_fd")
+            words = repeat_words(context, "hold", "passphrase_fd")
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))

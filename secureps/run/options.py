@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-import click
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from secureps.errors import SecurepsError, exit_status
@@ -162,20 +161,19 @@ LogFormat = Annotated[
 ]
 
 
-def repeat_words(*left_out: str) -> list[str]:
-    """Returns the words of the current command, without the options that are left out.
+def repeat_words(context: typer.Context, *left_out: str) -> list[str]:
+    """Returns the words of a command, without the options that are left out.
 
     Each option is one word with its value, and arguments follow a "--", so that no value is read as
     an option. Options from a profile are included.
     """
-    context = click.get_current_context()
     options, arguments = list[str](), list[str]()
     for each in context.command.params:
         value = context.params[str(each.name)]
         if each.name in left_out or value is None or value is False:
             continue
         for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, click.Argument):
+            if isinstance(each, TyperArgument):
                 arguments.append(str(one))
             else:
                 options.append(each.opts[0] if one is True else f"{each.opts[0]}={one}")
@@ -197,7 +195,7 @@ class Command(TyperCommand):
         self.function = function
 
     @cached_property
-    def loaded(self) -> click.Command:
+    def loaded(self) -> TyperCommand:
         """The whole command, with its options; imports its module."""
         function = resolve_name(f"secureps.{self.function}")
         paragraphs = [self.help or "", *(inspect.getdoc(function) or "").split("\n\n")]
@@ -205,24 +203,19 @@ class Command(TyperCommand):
         text = "\n\n".join(" ".join(each.split()) for each in paragraphs).strip()
         tool = typer.Typer(add_completion=False)
         tool.command(self.name, help=text)(function)
-        return hide_absent_variables(get_command(tool))
+        command = cast(TyperCommand, get_command(tool))
+        hide_absent_variables(command)
+        return command
 
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        return self.loaded.make_context(info_name, args, parent, **extra)
+    def make_context(self, *args: Any, **extra: Any) -> Any:  # Typer's or Click's, by the version
+        return self.loaded.make_context(*args, **extra)
 
 
-def hide_absent_variables(command: click.Command) -> click.Command:
+def hide_absent_variables(command: TyperCommand | TyperGroup) -> None:
     """Keeps "(env var: 'None')" out of errors about options without a variable."""
     for each in command.params:
         if isinstance(each, TyperOption) and not each.envvar:
             each.show_envvar = False
-    return command
 
 
 def complain(error: Exception) -> SecurepsError:

@@ -35,6 +35,7 @@ from secureps.store.checkpoint import (
     ShardFile,
     Tally,
     checkpoint_path,
+    claim,
     prune,
     write_manifest,
 )
@@ -228,6 +229,7 @@ class CoordinatorWorker(Worker):
         at = task.number, task.placement.epoch
         if at < self._newest:  # a repeated task of an older placement
             return Done(task, ())
+        claim(self._checkpoints, federation.pinned.run.id)
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         self._newest = at
         return Done(task, self._prune(task))

@@ -1,5 +1,6 @@
 """Tensors on disk: state files, and checkpoints made of them.
 
+    ROOT/.run                          the id of the run whose checkpoints these are
     ROOT/000007/manifest.json          describes the checkpoint, with digests of its files
     ROOT/000007/shard-0.safetensors    "all/0003": float32 values of block 3 of group
                                        "all"; "all/0003/m": a slot of its optimizer
@@ -160,6 +161,32 @@ def tensor_name(group: str, block: int, slot: str = "") -> str:
 
 def checkpoint_path(root: str | Path, number: int) -> Path:
     return Path(root) / f"{number:06d}"
+
+
+def claim(root: Path, run: bytes) -> None:
+    """Marks a folder of checkpoints as a run's own, unless it is marked.
+
+    All runs number their checkpoints alike: a second run in the folder would overwrite the first
+    one's files and delete its versions. Raises ConfigError for another run's folder; DiskFailed.
+    """
+    mark = root / ".run"
+    try:
+        if not mark.exists():
+            make_directory(root)
+            owner = run.hex()
+            for directory in checkpoint_directories(root):  # of a version that made no mark
+                with contextlib.suppress(ConfigError, DamagedStore):
+                    owner = read_manifest(directory).id
+            with contextlib.suppress(FileExistsError), mark.open("x") as file:
+                file.write(owner)
+        owner = mark.read_text()
+    except OSError as error:
+        raise DiskFailed(f"{mark}: {error.strerror}") from error
+    if owner not in ("", run.hex()):  # empty: its maker was killed, or writes it just now
+        raise ConfigError(
+            f"{root} has checkpoints of another run, {owner:.8}...: name a folder of this run's "
+            "own as checkpoints, in every server's file"
+        )
 
 
 def write_state(

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from unittest import mock
 
-import click
 import pytest
-from click.testing import CliRunner, Result
+from typer.core import TyperCommand, TyperGroup
 
 from secureps.run import cli
 from secureps.run.options import Command
@@ -21,24 +20,43 @@ INSECURE = "--insecure-for-tests"
 """What a seed that everybody may know needs."""
 
 
-def commands(tool: click.Command = cli.app, name: str = "") -> Iterator[tuple[str, click.Command]]:
+Tool = TyperCommand | TyperGroup
+
+
+def commands(tool: Tool = cli.app, name: str = "") -> Iterator[tuple[str, Tool]]:
     """Yields a tool and all commands below it, whole, by names such as "keys init"."""
     yield name, tool.loaded if isinstance(tool, Command) else tool
-    for part, each in tool.commands.items() if isinstance(tool, click.Group) else ():
-        yield from commands(each, f"{name} {part}".strip())
+    for part, each in tool.commands.items() if isinstance(tool, TyperGroup) else ():
+        yield from commands(cast(Tool, each), f"{name} {part}".strip())
 
 
-def invoked(tool: click.Command, *arguments: str | Path, catch: bool = True) -> Result:
+class Result(NamedTuple):
+    exit_code: int
+    output: str
+    """What it printed, errors too."""
+    exception: Exception | None = None
+
+
+def invoked(tool: Tool, *arguments: str | Path, catch: bool = True) -> Result:
     """How a tool ends, and what it prints.
 
     Args:
         catch: an exception that is no error of the command line is in the result; else raised.
     """
-    words = [str(each) for each in arguments]
-    return CliRunner().invoke(tool, words, catch_exceptions=catch)
+    text = io.StringIO()
+    with redirect_stdout(text), redirect_stderr(text):
+        try:
+            tool.main([str(each) for each in arguments], prog_name=tool.name)
+        except SystemExit as ended:
+            return Result(cast(int, ended.code), text.getvalue())
+        except Exception as error:
+            if not catch:
+                raise
+            return Result(1, text.getvalue(), error)
+    raise AssertionError("a tool exits")
 
 
-def said(tool: click.Command, *arguments: str | Path) -> str:
+def said(tool: Tool, *arguments: str | Path) -> str:
     """What a tool prints; it fails if the tool does, and raises what ended it."""
     done = invoked(tool, *arguments, catch=False)
     assert done.exit_code == 0, done.output

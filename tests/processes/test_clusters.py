@@ -647,10 +647,13 @@ class Engine:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return [at for line in lines if (at := line.split()[4]).startswith(f"{self.folder}/")]
 
-    def run(self, tool: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def words(self, tool: str, *words: str) -> list[str]:
         stores = [f"--root={self.folder}/store", f"--runroot={self.folder}/run"]
+        return [tool, *stores, f"--storage-driver={self._driver}", *words]
+
+    def run(self, tool: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [tool, *stores, f"--storage-driver={self._driver}", *words],
+            self.words(tool, *words),
             env={**os.environ, "TMPDIR": str(self.folder / "tmp")},
             capture_output=True,
             text=True,
@@ -748,18 +751,25 @@ def running(engine: Engine, pod: Running) -> Iterator[str]:
         engine.podman("rm", "--force", name, check=False)
 
 
-@pytest.mark.timeout(1200)
-def test_the_image_is_built_and_runs_a_coordinator_as_its_pod_would(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """Has the image."""
     if "SECUREPS_CLUSTERS" not in os.environ:
         pytest.skip("it takes minutes: make clusters")
     if reason := possible() or ("" if all(map(shutil.which, TOOLS)) else f"no {', '.join(TOOLS)}"):
         pytest.skip(reason)
+    with Engine() as made:
+        base(made)
+        build(made)
+        yield made
+
+
+@pytest.mark.timeout(1200)
+def test_the_image_runs_a_coordinator_as_its_pod_would(engine: Engine, tmp_path: Path) -> None:
     home = deployed()
     options = ("--kit", home / "kit", "--out", tmp_path / "manifests", "--name", "coordinator")
     said(deploy, "kubernetes", home / "plan.toml", *map(str, options))
-    with Engine() as engine, Switch() as switch, Network(switch) as network:
-        base(engine)
-        build(engine)
+    with Switch() as switch, Network(switch) as network:
         cluster = Cluster(network, tmp_path / "cluster")
         pod = cluster.load(tmp_path / "manifests" / "servers")["coordinator-0"]
         pod.join()
@@ -781,3 +791,54 @@ def test_the_image_is_built_and_runs_a_coordinator_as_its_pod_would(tmp_path: Pa
             assert ended.stdout.strip() == "0"
     kept = tmp_path / "cluster" / "coordinator-0" / "data" / "runs" / "trial" / "state"
     assert (kept / "journal.db").stat().st_uid == USER
+
+
+COMPOSE = ROOT / "examples" / "compose"
+SITES = [f"five-sites_hospital-{i}_1" for i in range(1, 6)]
+
+
+def composing(engine: Engine, folder: Path) -> Callable[..., str]:
+    """podman-compose on an engine whose image has the name that the file gives it."""
+    engine.podman("tag", IMAGE, "localhost/secureps:latest")
+    limits = f"[containers]\ndefault_ulimits = {list(LIMITS[1::2])}\n"
+    (folder / "containers.conf").write_text(limits)
+    words = shlex.join(engine.words("podman", "--runtime=runc", "--cgroup-manager=cgroupfs"))
+    settings = f"TMPDIR={engine.folder}/tmp CONTAINERS_CONF={folder}/containers.conf"
+    podman = folder / "podman"
+    podman.write_text(f'#!/bin/sh\n{settings} exec {words} "$@"\n')
+    podman.chmod(0o755)
+
+    def compose(*asked: str) -> str:
+        command = ["podman-compose", "--podman-path", str(podman), *asked]
+        done = subprocess.run(command, cwd=COMPOSE, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    return compose
+
+
+@pytest.mark.timeout(1200)
+def test_five_sites_of_the_compose_file_make_a_model_in_containers(
+    engine: Engine, tmp_path: Path
+) -> None:
+    if shutil.which("podman-compose") is None:
+        pytest.skip("no podman-compose")
+    compose = composing(engine, tmp_path)
+    try:
+        compose("up", "--no-build", "-d")
+        ended = engine.podman("wait", *SITES).stdout.split()
+        logs = engine.podman("logs", SITES[0], check=False)
+        assert ended == ["0"] * len(SITES), logs.stdout + logs.stderr
+        for server in ("coordinator", "shard-0", "shard-1"):
+            engine.podman("healthcheck", "run", f"five-sites_{server}_1")
+        dial = "import socket; socket.create_connection(('{}', 7600), 5)"
+        ask = ("run", "--rm", *LIMITS, "--network=five-sites_site-1", "--entrypoint=python3", IMAGE)
+        engine.podman(*ask, "-c", dial.format("shard-0"))
+        assert engine.podman(*ask, "-c", dial.format("hospital-2"), check=False).returncode
+        for name in SITES:
+            engine.podman("cp", f"{name}:/srv/data/model.safetensors", str(tmp_path / name))
+        first, *others = (load_file(tmp_path / name) for name in SITES)
+        assert any(values.any() for values in first.values())
+        assert all((each[key] == first[key]).all() for each in others for key in first)
+    finally:
+        compose("down", "--volumes")

@@ -10,12 +10,12 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import click
 import pytest
 import yaml
 from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
 
 import secureps as ps
 from secureps.config import plan, sections
@@ -37,6 +37,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.simulate.scenario_file import load_scenario
 from tests.kits import evidence_page
+from tests.kits.command import Tool
 from tests.kits.documented import PAGE, documented
 from tests.kits.nursery import ROOT
 
@@ -77,12 +78,11 @@ def files(text: str) -> set[str]:
 
 
 def parses(arguments: list[str]) -> None:
-    """Reads a command line as `secureps` would, without doing anything; UsageError if it cannot."""
-    command: click.Command | None = app
-    while isinstance(command, click.Group):
+    """Reads a command line as `secureps` would, without doing anything; it raises if it cannot."""
+    command: Tool = app
+    while isinstance(command, TyperGroup):
         name, *arguments = arguments
-        _, command, _ = command.resolve_command(click.Context(command), [name])
-    assert command is not None
+        command = cast(Tool, command.commands[name])
     command.make_context(name, arguments)
 
 
@@ -396,7 +396,7 @@ FILES = [
 ]
 """What GitHub calls its machines, https://docs.github.com/actions/reference/runners."""
 
-BROUGHT = {"blake3", "click", "cryptography", "numpy", "safetensors", "secureps", "tests"}
+BROUGHT = {"blake3", "cryptography", "numpy", "safetensors", "secureps", "tests"}
 """By the package alone."""
 BESIDE = {"hypothesis", "pytest"}
 """What the workflow installs besides."""

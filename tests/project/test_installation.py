@@ -11,8 +11,10 @@ import venv
 import zipfile
 from collections.abc import Collection, Mapping
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -20,9 +22,11 @@ from packaging.requirements import Requirement
 import secureps as ps
 from secureps.extras import EXTRAS
 from secureps.run.new import TEMPLATES
+from tests.kits import ranges
 from tests.kits.extras_check import MISSED, THERE
 from tests.kits.installations import kept_kernels
 from tests.kits.nursery import ROOT
+from tests.kits.wheel import bill, build
 
 # --- environments with what pip would install, made without a network -----------------
 
@@ -119,21 +123,6 @@ def told(folder: Path, *command: str | Path) -> str:
     return done.stdout
 
 
-def built(folder: Path) -> Path:
-    """A wheel of the package, built without a network and without a trace in the repository."""
-    source = folder / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(
-        ROOT / "secureps", source / "secureps", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    options = ("--no-build-isolation", "--no-deps", "--no-index", "--quiet")
-    told(source, sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ".")
-    (wheel,) = folder.glob(f"secureps-{ps.__version__}-*.whl")
-    return wheel
-
-
 def installed(wheel: Path, folder: Path) -> Path:
     """The commands of an environment with the wheel, and all that ours has but the repository."""
     venv.create(folder, with_pip=False)
@@ -151,10 +140,50 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
+def test_a_wheel_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
+    """Another folder, times, modes, and junk beside the sources change nothing."""
+    other = tmp_path / "elsewhere" / "clone"
+    other.mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, other / name)
+    shutil.copytree(ROOT / "secureps", other / "secureps", copy_function=shutil.copyfile)
+    for path in (other / "secureps").rglob("*"):
+        path.chmod(0o700)
+    wheels = build(tmp_path / "here"), build(tmp_path / "there", other)
+    here, there = (wheel.read_bytes() for wheel in wheels)
+    assert here == there
+
+
+def test_a_bill_of_materials_names_the_wheel_and_all_that_pip_installs(tmp_path: Path) -> None:
+    wheel = tmp_path / "secureps-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    reported: list[dict[str, Any]] = [
+        {
+            "metadata": {"name": name, "version": "1.0", "requires_dist": needs, **license},
+            "download_info": {"archive_info": {"hashes": {"sha256": digest}}},
+        }
+        for name, needs, license, digest in (
+            ("a_library", [], {"license_expression": "MIT"}, "aa"),
+            ("secureps", ["A.Library>=1; python_version > '3'", "absent>=2"], {}, "of a copy"),
+        )
+    ]
+    found = bill(wheel, reported)
+    own = found["metadata"]["component"]
+    assert own["hashes"] == [{"alg": "SHA-256", "content": sha256(b"wheel").hexdigest()}]
+    (library,) = found["components"]
+    assert library["licenses"] == [{"expression": "MIT"}]
+    assert library["purl"] == "pkg:pypi/a-library@1.0"
+    assert library["hashes"] == [{"alg": "SHA-256", "content": "aa"}]
+    graph = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
+    assert graph == {own["bom-ref"]: [library["bom-ref"]], library["bom-ref"]: []}
+    assert bill(wheel, reported) == found, "nothing of it is drawn"
+
+
+@pytest.mark.slow
 def test_a_new_project_runs_from_an_installed_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = built(tmp_path)
+    wheel = build(tmp_path)
     templates = {str(path.relative_to(ROOT)) for path in TEMPLATES.glob("*/*") if path.is_file()}
     assert templates <= set(zipfile.ZipFile(wheel).namelist())
     commands = installed(wheel, tmp_path / "environment")
@@ -170,6 +199,55 @@ def test_a_new_project_runs_from_an_installed_wheel(
     said = told(project, commands / "secureps", "up", "plan.toml", "--out", "run")
     assert (project / "run" / "model.safetensors").exists()
     assert ": all 2 versions are made" in said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/data-holder.md"])
+def test_the_first_command_of_a_page_installs_the_wheel(page: str) -> None:
+    (first, *_) = re.findall(r"^```sh\n(.*)", (ROOT / page).read_text(), re.MULTILINE)
+    assert first.startswith("pip install '")
+    assert f"secureps-{ps.__version__}-py3-none-any.whl[torch]'" in first
+
+
+# --- ranges, and who builds ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["lowest", "newest"])
+def test_each_end_of_the_ranges_is_what_users_may_have(end: str) -> None:
+    wanted = {each.name: each for each in map(Requirement, ranges.lines(end))}
+    asked = [*PROJECT["dependencies"]]
+    extras = PROJECT["optional-dependencies"]
+    asked += (each for extra in ranges.EXTRAS for each in extras[extra])
+    for each in map(Requirement, asked):
+        if end == "newest" and each.name == "flwr":
+            continue
+        (floor,) = (part for part in each.specifier if part.operator == ">=")
+        lowest = [f"=={floor.version if '.' in floor.version else f'{floor.version}.0'}.*"]
+        assert str(wanted[each.name].specifier) == ("".join(lowest) if end == "lowest" else "")
+        assert str(wanted[each.name].marker) == str(each.marker)
+    for path in (ROOT / "tests" / "ranges.txt").read_text().split():
+        assert (ROOT / path).exists()
+
+
+def test_no_range_of_what_users_install_has_a_cap() -> None:
+    """Another package's range would then stop ours, for a release that nobody has tried."""
+    extras = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    capped = {
+        each.name
+        for each in map(Requirement, asked)
+        if any(part.operator != ">=" for part in each.specifier)
+    }
+    assert capped == {"sqlalchemy"}, "MLflow's own cap"
+
+
+def test_workflows_run_only_actions_of_a_known_digest() -> None:
+    """A tag can be moved to other code, which would run with the repository's rights."""
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").iterdir()]
+    used = [each for text in texts for each in re.findall(r"uses: *(.*)", text)]
+    assert len(used) > 10
+    assert [
+        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", each)
+    ] == []
 
 
 # --- without extras ---------------------------------------------------------------

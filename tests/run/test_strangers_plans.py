@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import click
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from typer.core import TyperGroup
 
 from secureps.crypto.identity import Role
 from secureps.messages.run import Schema, TensorSpec
@@ -229,7 +229,7 @@ def named() -> dict[str, set[str]]:
 
 
 def test_every_command_is_tried_or_is_given_no_plan() -> None:
-    leaves = {name for name, command in commands() if not isinstance(command, click.Group)}
+    leaves = {name for name, command in commands() if not isinstance(command, TyperGroup)}
     tried = {name.partition(" --")[0] for name in GIVEN}
     assert tried | NO_PLAN == leaves
     assert tried & NO_PLAN == set()

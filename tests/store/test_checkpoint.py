@@ -43,6 +43,7 @@ from secureps.store.checkpoint import (
     Tally,
     checkpoint_directories,
     checkpoint_path,
+    claim,
     find_tensors,
     header_end,
     load_checkpoint,
@@ -358,6 +359,46 @@ def test_a_manifest_of_an_older_placement_comes_to_nothing(
         placement: Any = SimpleNamespace(epoch=epoch)
         worker.work(WriteManifest(number, (), placement, ()))
     assert written == [(1, 0), (1, 1), (1, 1)]
+
+
+OTHER = b"o" * 32
+
+
+def test_a_folder_of_checkpoints_is_of_one_run(tmp_path: Path) -> None:
+    """Whoever comes first has it, also with the checkpoints of a version that made no mark."""
+    for root in (tmp_path / "fresh", tmp_path / "old"):
+        if root.name == "old":
+            write_checkpoint(root, 7)
+            (root / "000008").mkdir()  # incomplete: it tells nobody's
+            with pytest.raises(ConfigError, match=f"{RUN.id.hex():.8}"):
+                claim(root, OTHER)
+        claim(root, RUN.id)
+        claim(root, RUN.id)
+        with pytest.raises(ConfigError, match="has checkpoints of another run"):
+            claim(root, OTHER)
+        claim(root, RUN.id)
+
+
+def test_a_mark_whose_maker_was_killed_keeps_no_run_out(tmp_path: Path) -> None:
+    (tmp_path / ".run").touch()
+    claim(tmp_path, RUN.id)
+
+
+def test_a_disk_that_takes_no_mark_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskFailed):
+        claim(tmp_path / "file" / "checkpoints", RUN.id)
+
+
+def test_a_coordinator_writes_no_manifest_among_those_of_another_run(tmp_path: Path) -> None:
+    before = write_checkpoint(tmp_path, 1)
+    machine: Any = SimpleNamespace(
+        plan=SimpleNamespace(section=SimpleNamespace(keep=1)),
+        federation=SimpleNamespace(pinned=SimpleNamespace(run=SimpleNamespace(id=OTHER))),
+    )
+    with pytest.raises(ConfigError, match="another run"):
+        CoordinatorWorker(machine, tmp_path).work(WriteManifest(1, (), PLACEMENT, ()))
+    assert load_checkpoint(tmp_path / "000001") == before
 
 
 # --- tensors where they lie -----------------------------------------------------------

@@ -37,7 +37,7 @@ try:
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerModel, FlowerTrainer, seeded
 except ImportError as missing:
     raise ConfigError(
-        f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"
+        f"Flower apps need flwr 1.41 or newer: {command('flower')} ({missing})"
     ) from None
 
 telemetry.FLWR_TELEMETRY_ENABLED = "0"

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,32 @@ def new_folder(root: Path) -> None:
         held = [what.format(root) for mark, what in HOLDS.items() if mark in there]
         text = f"holds {held[0]}" if held else "is not empty"
         raise ConfigError(f"{root} {text}: name a folder of its own by --out, or remove this one")
+
+
+@contextmanager
+def named_folder(out: Path | None, plan: str) -> Iterator[Path]:
+    """Yields `out`, or makes runs/PLAN-DATE-TIME, which no run of the same second gets too.
+
+    If nothing is in the folder at the end, because no run began, it is removed.
+    """
+    if out is not None:
+        yield out
+        return
+    name = time.strftime(f"{plan}-%Y%m%d-%H%M%S")
+    for other in count(1):
+        root = Path("runs") / (name if other == 1 else f"{name}-{other}")
+        try:
+            root.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OperatorError(f"{root}: cannot make the folder: {error}") from None
+        try:
+            yield root
+        finally:
+            with suppress(OSError):
+                root.rmdir()
+        return
 
 
 @contextmanager
@@ -314,8 +341,8 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     folder = RunFolder(root.resolve())
     new_folder(root)
     try:
+        folder.report.mkdir()  # first: of two `up`s that name this folder one ends here
         shutil.copyfile(plan_file, folder.plan)
-        folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
     make_kit(folder.kit, plan, cast, ("observer", OBSERVER))

@@ -98,7 +98,15 @@ from secureps.run.script.scoring import Baselines, Score
 from secureps.run.server_app import run_server_app
 from secureps.run.simulate.scenario_file import refuse_few
 from secureps.run.status_client import StatusClient
-from secureps.run.up.folder import METRICS, Cast, Origin, RunFolder, claim_folder, make_folder
+from secureps.run.up.folder import (
+    METRICS,
+    Cast,
+    Origin,
+    RunFolder,
+    claim_folder,
+    make_folder,
+    named_folder,
+)
 from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_launchers
 from secureps.run.up.runs import LogReader
 from secureps.run.warm import warm_once
@@ -543,29 +551,28 @@ def up(order: Order, console: Console) -> Path:
             ObjectStore(order.copies)  # refuse a bad URL now rather than in every server
     refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
-    now = time.strftime("%Y%m%d-%H%M%S")
-    root = order.out if order.out is not None else Path("runs") / f"{plan.section.name}-{now}"
-    heading = _make_heading(order, plan, root)
-    order.extras.require(heading)
-    refuse_unsealable(plan.opening)
-    script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
-    unsafe = order.unsafe_seed
-    seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    # launchers import the heavy packages while the run is founded
-    with open_launchers(plan, script, order.processes) as launchers:
-        founding = run_server_app(plan, script, settings, federation.clients, seed)
-        # compile now, because it takes seconds that would count towards the run's deadlines
-        warm_once(lambda text: console.print(Text(text), soft_wrap=True))
-        folder = make_folder(root, order.plan, plan, cast)
-        if founding is not None:
-            founding.tell(console)
-            plan = founding.write(folder.root)
-        began, own = (Path.cwd(), unsafe, time.time()), (order.copies, order.standby, order.pin)
-        with naming_full_disk(root, "begin the run anew in another folder"):
-            Origin(order.plan.resolve(), *began, *own).write(folder)
-        with claim_folder(folder.root), _advising_resume(folder, console):
-            _play(Programs(order, folder, plan, federation, cast, launchers), heading, console)
-    return folder.root
+    with named_folder(order.out, plan.section.name) as root:
+        heading = _make_heading(order, plan, root)
+        order.extras.require(heading)
+        refuse_unsealable(plan.opening)
+        script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
+        unsafe = order.unsafe_seed
+        seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
+        # launchers import the heavy packages while the run is founded
+        with open_launchers(plan, script, order.processes) as launchers:
+            founding = run_server_app(plan, script, settings, federation.clients, seed)
+            # compile now, because it takes seconds that would count towards the run's deadlines
+            warm_once(lambda text: console.print(Text(text), soft_wrap=True))
+            folder = make_folder(root, order.plan, plan, cast)
+            if founding is not None:
+                founding.tell(console)
+                plan = founding.write(folder.root)
+            began, own = (Path.cwd(), unsafe, time.time()), (order.copies, order.standby, order.pin)
+            with naming_full_disk(root, "begin the run anew in another folder"):
+                Origin(order.plan.resolve(), *began, *own).write(folder)
+            with claim_folder(folder.root), _advising_resume(folder, console):
+                _play(Programs(order, folder, plan, federation, cast, launchers), heading, console)
+        return folder.root
 
 
 def resume(

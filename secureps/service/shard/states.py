@@ -42,6 +42,7 @@ from secureps.store.checkpoint import (
     Tensors,
     checkpoint_directories,
     checkpoint_path,
+    claim,
     find_tensors,
     map_state,
     read_metadata,
@@ -346,6 +347,7 @@ class States:
                 tensors |= self._to_copy(at.group, at.version)
             if coming is not None or self._state.own(at.group):
                 metadata |= {f"version.{at.group}": str(at.version)}
+        claim(self._folders.checkpoints, self._state.pinned.run.id)
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)

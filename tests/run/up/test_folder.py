@@ -16,6 +16,7 @@ from secureps.run.up.folder import (
     claim_folder,
     is_claimed,
     make_folder,
+    named_folder,
     new_folder,
     write_servers,
 )
@@ -128,6 +129,32 @@ def test_what_a_folder_holds_is_told(file: str, told: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         new_folder(root)
     assert str(caught.value).startswith(f"{root} {told.format(root=root)}")
+
+
+def test_runs_that_begin_in_one_second_have_a_folder_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: form.replace("%Y%m%d-%H%M%S", "1"))
+    with named_folder(None, "a") as first, named_folder(None, "a") as second:
+        assert [first, second] == [Path("runs/a-1"), Path("runs/a-1-2")]
+        (second / "origin.json").touch()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a-1-2"], "no run, no folder"
+    with named_folder(tmp_path / "own", "a") as own:
+        assert own == tmp_path / "own"
+    assert not own.exists()
+
+
+def test_of_two_runs_in_one_folder_the_later_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found it empty: the first one's plan stays."""
+    run, plan, cast = made(tmp_path, "plain")
+    monkeypatch.setattr("secureps.run.up.folder.new_folder", lambda root: None)
+    (tmp_path / "other.toml").write_text("another plan")
+    with pytest.raises(OperatorError, match=r"cannot make the run's folder: .*File exists"):
+        make_folder(run.root, tmp_path / "other.toml", plan, cast)
+    assert run.plan.read_text() == (tmp_path / "plan.toml").read_text()
 
 
 def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

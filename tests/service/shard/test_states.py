@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.errors import DamagedStore, DiskFailed, Refused
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import Commit
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared, Telemetry
@@ -151,6 +151,16 @@ def test_a_part_says_which_versions_it_holds(disk: Disk) -> None:
     disk.keep("a-b", 0)
     part = disk.checkpoint(3, a=1, a_b=0)
     assert read_metadata(part) == {"shard": "shard-a", "version.a": "1", "version.a-b": "0"}
+
+
+def test_no_part_is_written_among_those_of_another_run(disk: Disk) -> None:
+    disk.keep("a-b", 1)
+    part = disk.checkpoint(1, a_b=1)
+    before = part.read_bytes()
+    (disk.folders.checkpoints / ".run").write_text("another")
+    with pytest.raises(ConfigError, match="checkpoints of another run"):
+        disk.checkpoint(1, a_b=1)
+    assert part.read_bytes() == before
 
 
 def test_forgetting_a_group_leaves_one_whose_name_begins_like_it(disk: Disk) -> None:
