@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-import click
 import typer
 from rich.console import Console
 
@@ -326,7 +325,7 @@ def join(
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return
-        build = click.get_current_context().obj  # of a script that runs itself (`run.own_script`)
+        build = context.obj  # of a script that runs itself (`run.own_script`)
         own_log = logging_as(log_format, name, verbose, ours=build is None)
         with own_log, show_own_page(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
