@@ -107,7 +107,9 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerSection(Table):
     """The server's step on the averaged update (`model.optimizer`)."""
 
-    name: Literal["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"] = "sgd"
+    name: Literal[
+        "sgd", "momentum", "nesterov", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"
+    ] = "sgd"
     learning_rate: float = Field(default=1.0, gt=0)
     schedule: ScheduleSection = ScheduleSection()
     momentum: float = Field(default=0.9, ge=0, lt=1)

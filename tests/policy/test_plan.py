@@ -280,7 +280,7 @@ SCALARS = st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(max_siz
 @given(
     st.integers(5, 20),
     st.floats(1e-3, 1e6),
-    st.sampled_from(["sgd", "momentum", "adam", "yogi"]),
+    st.sampled_from(["sgd", "momentum", "nesterov", "adam", "yogi"]),
     st.dictionaries(st.text(max_size=5), SCALARS),
 )
 def test_every_sound_plan_comes_back(
