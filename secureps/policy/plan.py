@@ -95,6 +95,7 @@ from secureps.policy.checks.sections import (
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
+from secureps.wording import named
 
 DEVIATIONS = 3.0
 """The range of rotated values, in standard deviations of one. Rotated values are about normal, and
@@ -424,6 +425,10 @@ class Plan:
     @cached_property
     def _trailing(self) -> GroupSection | None:
         return evaluation_group(self.section)
+
+    def takes_turns(self, group: str) -> bool:
+        """True if a group is a fragment: each round is for one of the groups of its rule."""
+        return self.group(group).rule.name == "fragments" and not self.trails(group)
 
     def is_given(self, group: str) -> bool:
         """True if the plan itself determines version 0 of a group, so that no client sends it."""
@@ -760,12 +765,34 @@ def _refuse_apart(plan: Plan) -> None:
             )
 
 
+def _refuse_fragment(plan: Plan, name: str) -> None:
+    """Refuses a group that cannot take turns with the others of its rule (PlanRefused)."""
+    if plan.group(name).sparse is not None or plan.is_sum(name):
+        raise PlanRefused(
+            'rule: under "fragments" the tensors of a model take turns, and neither row-blocks nor '
+            'sums do: take "sync"'
+        )
+    others = joint_groups(plan, name)
+    if len(others) == 1:
+        raise PlanRefused(
+            'rule: under "fragments" groups take turns, and no other group has this rule: give two '
+            'groups or more the same rule, key by key, or take "sync"'
+        )
+    if len({plan.versions(group) for group in others}) > 1:
+        raise PlanRefused(
+            f"versions: {named(others)} take turns, so each makes as many versions as the others: "
+            "leave the key out"
+        )
+
+
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
     refuse_unbounded(section)
     if not plan.trails(name):
         refuse_sum(section, plan.bounds(name), privacy)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
+    if plan.takes_turns(name):
+        _refuse_fragment(plan, name)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
     if isinstance(privacy, ClientPrivacySection):
@@ -906,6 +933,16 @@ def joins_others(plan: Plan, group: str) -> bool:
     """Tells whether a group has rounds that other groups of the same rule may join."""
     apart = plan.trails(group) or plan.group(group).sparse is not None
     return not apart and plan.bounds(group).rounds
+
+
+def next_groups(plan: Plan, groups: Sequence[str], versions: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns which of some joint groups, in the plan's order, the next round is for.
+
+    These are all of them; of fragments the one whose turn it is, which has the fewest versions.
+    """
+    if plan.takes_turns(groups[0]):
+        return (min(groups, key=lambda group: versions[group]),)
+    return tuple(groups)
 
 
 def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:

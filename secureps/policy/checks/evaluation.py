@@ -31,6 +31,7 @@ from secureps.config.plan import (
     GroupSection,
     PlanSection,
     RecordPrivacySection,
+    RuleSection,
     SyncSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
@@ -97,9 +98,14 @@ def evaluation_group(section: PlanSection) -> GroupSection | None:
         range=None if private else 1.0,
         weighting="uniform" if private or most is None else "examples",
         most_examples=most,
-        rule=own.rule if own.rule is not None else first.rule,
+        rule=own.rule if own.rule is not None else _all_at_once(first.rule),
         outcome="sum",
     )
+
+
+def _all_at_once(rule: RuleSection) -> RuleSection:
+    """Returns the rule of fragments as one of a group that takes no turns."""
+    return rule.model_copy(update={"name": "sync"}) if rule.name == "fragments" else rule
 
 
 def evaluation_layout(own: EvaluationSection) -> GroupLayout:
@@ -142,6 +148,8 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
                 f"evaluation: a version is judged between rounds, and group {group.name} has none "
                 f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
             )
+    if own.rule is not None and own.rule.name == "fragments":
+        raise PlanRefused('evaluation.rule: metrics take no turns with groups: take "sync"')
     if own.every > section.versions:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"

@@ -21,7 +21,7 @@ from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
 from secureps.policy.checks.evaluation import why_stop
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, joint_groups
 from secureps.policy.spending import adjacency, epsilon_after, make_fact
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
@@ -178,10 +178,13 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
     return make_fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
-def groups_ahead(tx: Transaction) -> list[GroupState]:
-    federation = tx.federation
-    ahead = [group for group in federation.model_groups if not tx.is_over(group)]
-    scheduled = any(group.version + 1 in tx.plan.schedule for group in ahead)
+def groups_ahead(tx: Transaction, group: GroupState) -> list[GroupState]:
+    """Returns the groups that go on, without those that wait while `group` has its turn."""
+    takes_turns = tx.plan.takes_turns(group.name)
+    later = {*joint_groups(tx.plan, group.name)} - {group.name} if takes_turns else set[str]()
+    groups = tx.federation.model_groups
+    ahead = [each for each in groups if not tx.is_over(each) and each.name not in later]
+    scheduled = any(each.version + 1 in tx.plan.schedule for each in ahead)
     return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
 
