@@ -85,6 +85,9 @@ from secureps.client.update import (
     difference,
     keep,
     load_kept,
+    load_trained,
+    load_training,
+    save_training,
 )
 from secureps.codec.chain import Transform
 from secureps.crypto.identity import Identity
@@ -128,6 +131,7 @@ from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
+    COMES_LATE,
     DECLINES,
     NO_EXAMPLES,
     Aim,
@@ -269,12 +273,13 @@ class ClientWorker(Worker):
                 pass  # `work` will raise it
             finally:
                 self.pulled = held  # `work` may still need all blocks
-        return self._cost(task)
+        known = isinstance(task, Contribute) and self._recall(task) is not None
+        return 0.0 if known else self._cost(task)
 
     def _begin(self, task: Task) -> None:
         match task:
             case Contribute():
-                if not self._is_trained(task):
+                if self._recall(task) is None and not self._is_trained(task):
                     self._ahead.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
                 model = self._assemble(task, self._load_staying(task))
@@ -321,6 +326,12 @@ class ClientWorker(Worker):
                 self._keep_last(task)
                 return Done(task)
             case Contribute():
+                if (past := self._recall(task)) is not None:
+                    task = past
+                    if not self._is_trained(past):
+                        self._early = (past, load_trained(self._kept_file), 0.0)
+                elif self._is_late(task):
+                    return Contributed((), (), dict.fromkeys(task.aims, COMES_LATE))
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
                 if excess := self._explain_excess(task):
@@ -399,11 +410,16 @@ class ClientWorker(Worker):
             return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained = time.perf_counter()
         try:
+            if pinned.plan.takes_turns(task.aims[0].group):
+                sent = {s.name: result.parameters[s.name] for s in self._layout().sent}
+                whole = dataclasses.replace(result, parameters=sent)
+                save_training(self._site.name, self._kept_file, pinned.run.id, task, whole)
             drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
             leave, unsent = self._release(drafts)
             made = tuple(self._seal(own_draft) for own_draft in leave)
             sealed = time.perf_counter()
-            own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
+            stay = [s.name for s in self._layout().local if s.name in result.parameters]
+            own = {name: np.asarray(result.parameters[name]) for name in stay}
             LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
             if is_disk_fault(error):  # try again later without training again
@@ -461,6 +477,32 @@ class ClientWorker(Worker):
     def _is_trained(self, task: Contribute) -> bool:
         """Tells whether this training is done, and only the disk refused its update."""
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
+
+    def _recall(self, task: Contribute) -> Contribute | None:
+        """Returns the task of the training that these aims are parts of, if it is kept.
+
+        Groups that take turns send parts of one training, which began with one model of all of
+        them: so each cohort sums what it would if they were sent together.
+        """
+        pinned = self._machine.pinned
+        if not (task.aims and pinned.plan.takes_turns(task.aims[0].group)):
+            return None
+        past = load_training(self._site.name, self._kept_file, pinned.run.id)
+        if past is None:
+            return None
+        now, then = self._bases(task), self._bases(past)
+        if any(now[aim.group] != then.get(aim.group) for aim in task.aims):
+            return None
+        return dataclasses.replace(past, aims=task.aims)
+
+    def _is_late(self, task: Contribute) -> bool:
+        """True if others trained for this version before, and send the rest of it in turn.
+
+        What this client trained now would be on newer models of the groups before, and charged for
+        what no cohort takes.
+        """
+        turns = self._machine.pinned.plan.takes_turns(task.aims[0].group)
+        return turns and len({at.version for at in task.model}) > 1
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         self._check_budget(task)
@@ -522,6 +564,15 @@ class ClientWorker(Worker):
             at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
             for at in task.model
         }
+
+    def _bases(self, task: Pulled) -> dict[str, tuple[int, tuple[bytes, ...]]]:
+        """Returns the version and the blocks' digests of each of a task's groups."""
+        blocks = self._blocks(task)
+        return {at.group: (at.version, blocks[at.group]) for at in task.model}
+
+    @property
+    def _kept_file(self) -> Path:
+        return self._site.local / "training.safetensors"
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
         site, plan = self._site, self._machine.pinned.plan

@@ -765,23 +765,22 @@ def _refuse_apart(plan: Plan) -> None:
             )
 
 
-def _refuse_fragment(plan: Plan, name: str) -> None:
-    """Refuses a group that cannot take turns with the others of its rule (PlanRefused)."""
-    if plan.group(name).sparse is not None or plan.is_sum(name):
+def _refuse_turns(plan: Plan, name: str) -> None:
+    """Refuses groups that cannot send one training in turn (PlanRefused)."""
+    if plan.groups != joint_groups(plan, name) or plan.is_alone(name):
         raise PlanRefused(
-            'rule: under "fragments" the tensors of a model take turns, and neither row-blocks nor '
-            'sums do: take "sync"'
+            'rule: under "fragments" all groups of a plan take turns: give two groups or more this '
+            'rule, key by key and without sparse, and no group another; or take "sync"'
         )
-    others = joint_groups(plan, name)
-    if len(others) == 1:
+    if len({plan.versions(group) for group in plan.groups}) > 1:
         raise PlanRefused(
-            'rule: under "fragments" groups take turns, and no other group has this rule: give two '
-            'groups or more the same rule, key by key, or take "sync"'
-        )
-    if len({plan.versions(group) for group in others}) > 1:
-        raise PlanRefused(
-            f"versions: {named(others)} take turns, so each makes as many versions as the others: "
+            f"versions: {named(plan.groups)} take turns, so each makes as many as the others: "
             "leave the key out"
+        )
+    if plan.section.work is not None:
+        raise PlanRefused(
+            'work: under "fragments" a client trains in the first turn alone, and is no slower or '
+            'faster in the others: remove [work], or take "sync"'
         )
 
 
@@ -792,7 +791,7 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
         refuse_sum(section, plan.bounds(name), privacy)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     if plan.takes_turns(name):
-        _refuse_fragment(plan, name)
+        _refuse_turns(plan, name)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
     if isinstance(privacy, ClientPrivacySection):

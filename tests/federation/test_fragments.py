@@ -1,6 +1,7 @@
-"""Rules: fragments take turns, and each of them is summed, charged and kept as any group is."""
+"""Rules: fragments are sent in turn, and end in the bits of the same groups sent together."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import make_fact, total_epsilon
 from secureps.roles.coordinator import scheduler
 from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.tasks import COMES_LATE
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import METRICS
 from tests.kits.federations import (
     Tensors,
     Walker,
+    at_event,
     ends,
     finished,
     killed_at,
@@ -39,18 +42,15 @@ OWN: dict[str, Any] = {
 }
 NAMES = ("first", "second", "third")
 SIZES = {"first": 70, "second": 70, "third": 9}
-TURNS = [(v, v, v) for v in range(5)] + [(v + 1, v, v) for v in range(4)]
-TURNS = sorted(TURNS + [(v + 1, v + 1, v) for v in range(4)])
-"""The versions of the three groups at each training of a run of four versions, and after it."""
+IN_TURN = [(name, version) for version in range(4) for name in NAMES]
 
 
 class Deep(Walker):
-    """A walker whose model has a layer for each of three groups; it remembers what it was given."""
+    """A walker whose model has a layer for each of three groups; it remembers its trainings."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.given: list[tuple[FitConfig, Tensors]] = []
-        self.made: list[FitResult] = []
+        self.trained: list[tuple[int, ...]] = []
 
     def parameters(self, seed: int) -> Tensors:
         rng = np.random.default_rng(seed)
@@ -59,9 +59,10 @@ class Deep(Walker):
         return {**made, "body.count": np.zeros((), np.int64)}
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        self.given.append((config, {name: each.copy() for name, each in parameters.items()}))
-        self.made.append(super().fit(parameters, config))
-        return self.made[-1]
+        """Trains on from its counter, too, which never leaves it."""
+        self.trained.append(tuple(config.versions[name] for name in NAMES))
+        count = int(parameters["body.count"])
+        return super().fit(parameters, replace(config, seed=config.seed + 1000 * count))
 
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         return EvaluateResult(1.0, 3, {"accuracy": 0.5})
@@ -69,135 +70,192 @@ class Deep(Walker):
 
 def fragments(cipher: str = "plain", rule: Any = None, **changes: Any) -> Plan:
     own = OWN | changes.pop("group", {}) | {"rule": RULE | (rule or {})}
-    if "privacy" in changes and changes["privacy"].get("unit") == "client":
-        own = {k: v for k, v in own.items() if k not in ("range", "most_examples")}
+    own = {key: value for key, value in own.items() if value is not None}
     groups = [{"name": name, "pattern": f"{name}.*"} | own for name in NAMES]
     return small_plan(cipher, group=groups, **changes)
 
 
-def played(plan: Plan, folder: Path) -> tuple[Simulation, list[Deep]]:
+def played(plan: Plan, folder: Path, clients: int = 6) -> tuple[Simulation, list[Deep]]:
     trainers: list[Deep] = []
 
     def kind(number: int) -> Deep:
         trainers.append(Deep(number))
         return trainers[-1]
 
-    simulation = small_federation(plan, folder, kind=kind)
-    return simulation, trainers
+    folder.mkdir(exist_ok=True)
+    return small_federation(plan, folder, kind=kind, clients=clients), trainers
 
 
-def versions_of(trainer: Deep) -> list[tuple[int, ...]]:
-    return [tuple(config.versions[name] for name in NAMES) for config, _ in trainer.given]
+def closed(simulation: Simulation) -> list[tuple[str, int]]:
+    """The groups of the cohorts so far, with their base versions."""
+    replayed = [each for _, each in simulation._stores["coordinator"].journal.replay()]
+    cohorts = [each.cohort for each in replayed if isinstance(each, records.CohortClosed)]
+    return [(cohort.group, cohort.members[0].version) for cohort in cohorts]
 
 
-def closed(simulation: Simulation) -> list[records.CohortClosed]:
-    replayed = simulation._stores["coordinator"].journal.replay()
-    return [each for _, each in replayed if isinstance(each, records.CohortClosed)]
+LOCAL: dict[str, Any] = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 20.0,
+    "delta": 1e-6,
+    "budget": 100.0,
+}
+RECORDS: dict[str, Any] = {
+    "noise_multiplier": 20.0,
+    "max_grad_norm": 1.0,
+    "records": 10,
+    "sample_rate": 1.0,
+    "delta": 1e-6,
+    "budget": 100.0,
+}
+ONE_STEP: dict[str, Any] = {"training": {"local_steps": 1}}
+PROTECTED: dict[str, Any] = {"range": None, "most_examples": None, "weighting": "uniform"}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rlwe": {"cipher": "rlwe"},
+    "bfv": {"cipher": "bfv"},
+    "clients' noise": {"privacy": LOCAL, "group": PROTECTED},
+    "records": {"privacy": RECORDS, **ONE_STEP},
+    "codec and feedback": {
+        "group": {
+            "range": None,
+            "codec": [{"name": "support", "one_in": 2}, "rotate", "round"],
+            "feedback": True,
+            "pull_bits": 4,
+        }
+    },
+    "evaluated": {"evaluation": {"every": 2, "metrics": {"accuracy": 1.0}}},
+}
 
 
-def test_groups_take_turns_and_each_steps_by_what_was_trained_in_its_turn(tmp_path: Path) -> None:
-    """By an independent computation: one group moves by its own mean and Nesterov's step."""
-    simulation, trainers = played(fragments(), tmp_path)
-    ends(simulation)
-    assert versions_of(trainers[0]) == TURNS[:-1]
-    order = [(each.cohort.group, each.cohort.number) for each in closed(simulation)]
-    assert order == [(name, v) for v in range(4) for name in NAMES]
-    momentum = {name: np.zeros(size) for name, size in SIZES.items()}
-    for turn, name in enumerate(NAMES * 4):
-        base, after = trainers[0].given[turn][1], simulation.model()
-        if turn < 11:
-            after = trainers[0].given[turn + 1][1]
-        assert all(
-            same(trainer.given[turn][1], base | counts(trainer, turn)) for trainer in trainers
-        )
-        changed = {tensor for tensor, each in after.items() if not same_bits(each, base[tensor])}
-        assert changed - {"body.count"} == {f"{name}.weight"}
-        made = [trainer.made[turn] for trainer in trainers]
-        trained = np.array([result.parameters[f"{name}.weight"] for result in made], np.float64)
-        start = np.asarray(base[f"{name}.weight"], np.float64)
-        weights = [result.examples for result in made]
-        mean = np.average(trained - start, axis=0, weights=weights)
-        momentum[name] = momentum[name] / 2 + mean
-        moved = start + 0.75 * (momentum[name] / 2 + mean)
-        found = np.asarray(after[f"{name}.weight"], np.float64)
-        np.testing.assert_allclose(found, moved, atol=2e-4)
+@pytest.mark.parametrize("case", CASES)
+def test_the_model_is_that_of_the_same_groups_sent_together(case: str, tmp_path: Path) -> None:
+    """Bit for bit, after as many trainings, and with the same charges."""
+    ended = {}
+    for name in ("sync", "fragments"):
+        changes = dict(CASES[case])
+        plan = fragments(changes.pop("cipher", "plain"), {"name": name}, **changes)
+        simulation, trainers = played(plan, tmp_path / name)
+        ends(simulation)
+        assert all(each.trained == [(v, v, v) for v in range(4)] for each in trainers)
+        federation = simulation.coordinator.federation
+        facts = sorted(map(str, federation.ledger.facts))
+        results = federation.trail.results.keys()
+        assert results == ({2, 4} if case == "evaluated" else set())
+        ended[name] = (simulation.model(), facts)
+        order = [each for each in closed(simulation) if each[0] in NAMES]
+        assert sorted(order) == sorted(IN_TURN)
+        assert order == IN_TURN or name == "sync"
+    assert same(ended["sync"][0], ended["fragments"][0])
+    assert ended["sync"][1] == ended["fragments"][1]
 
 
-def counts(trainer: Deep, turn: int) -> Tensors:
-    """What never leaves a client, which differs from the others'."""
-    return {"body.count": trainer.given[turn][1]["body.count"]}
-
-
-def same_bits(left: Any, right: Any) -> bool:
-    return bool(left.tobytes() == right.tobytes())
-
-
-def test_a_version_sends_and_pulls_one_group_and_the_first_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pulled: Counter[tuple[str, int]] = Counter()
+def test_one_group_is_on_its_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client pulls one group a turn, too."""
+    pulled: list[tuple[str, int]] = []
     take = PulledModel.take_block
 
-    def counted(self: PulledModel, ask: GetBlock, digest: bytes, length: int) -> Any:
-        if self.client == "client-00":
-            pulled[ask.group, ask.version] += length
+    def note(self: PulledModel, ask: GetBlock, digest: bytes, length: int) -> Any:
+        if self.client == "client-00" and (ask.group, ask.version) not in pulled:
+            pulled.append((ask.group, ask.version))
         return take(self, ask, digest, length)
 
-    monkeypatch.setattr(PulledModel, "take_block", counted)
+    monkeypatch.setattr(PulledModel, "take_block", note)
     simulation, _ = played(fragments(), tmp_path)
-    ends(simulation)
-    assert {at: n for at, n in pulled.items() if at[1] < 4} == {
-        (name, version): 4 * size for name, size in SIZES.items() for version in range(4)
-    }
-
-
-@pytest.mark.parametrize("cipher", ["rlwe", "bfv"])
-def test_the_model_is_the_same_encrypted(cipher: str, tmp_path: Path) -> None:
-    models = []
-    for name in ("plain", cipher):
-        (tmp_path / name).mkdir()
-        simulation, _ = played(fragments(name), tmp_path / name)
-        models.append(ends(simulation).model())
-    assert same(*models)
+    while not finished(simulation):
+        on_the_way = {
+            receipt.id.group
+            for group in simulation.coordinator.federation.model_groups
+            for receipt in group.receipts.values()
+            if group.version >= 0
+        }
+        assert len(on_the_way) <= 1
+        simulation.run(at_event(2))
+    assert sorted(pulled[:3]) == sorted((name, 0) for name in NAMES)
+    assert pulled[3:12] == IN_TURN[3:]
 
 
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-02", "holder-1"])
 def test_a_party_that_is_killed_in_any_turn_changes_no_bit(party: str, tmp_path: Path) -> None:
-    """Neither of the model, nor of the local tensors, which every training moves."""
-    (tmp_path / "whole").mkdir()
-    whole, trainers = played(fragments("rlwe", versions=2), tmp_path / "whole")
-    moments, models = 0, []
+    whole, _ = played(fragments("rlwe", versions=2), tmp_path / "whole")
+    moments = 0
 
-    def counts() -> bool:
+    def over() -> bool:
         nonlocal moments
         moments += 1
         return finished(whole)
 
-    whole.run(counts)
-    models.append(whole.model())
-    assert trainers[2].made[-1].parameters["body.count"] == 6 * 2
-    for part in (3, 5, 6, 7):
-        (tmp_path / str(part)).mkdir()
+    whole.run(over)
+    for part in range(4, 16, 2):
         harmed, trainers = played(fragments("rlwe", versions=2), tmp_path / str(part))
-        killed_at(harmed, party, moments * part // 8)
-        assert same(harmed.model(), models[0])
-        assert trainers[2].made[-1].parameters["body.count"] == 6 * 2
+        killed_at(harmed, party, moments * part // 16)
+        assert same(harmed.model(), whole.model())
+        assert set(trainers[2].trained) == {(0, 0, 0), (1, 1, 1)}
+
+
+def test_a_training_is_kept_before_any_of_it_is_sent(tmp_path: Path) -> None:
+    """Killed in the moment between, its client sends in every turn what it trained once."""
+    whole, _ = played(fragments(versions=1), tmp_path / "whole")
+    ends(whole)
+    harmed, trainers = played(fragments(versions=1), tmp_path / "harmed")
+    harmed.run(lambda: bool(closed(harmed)))
+    harmed.kill("client-02")
+    kept = tmp_path / "harmed" / "client-02" / "training.safetensors"
+    assert kept.exists()
+    harmed.start("client-02")
+    ends(harmed)
+    assert same(harmed.model(), whole.model())
+    assert [len(each.trained) for each in trainers] == [1] * 6
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_a_client_that_lost_its_training_holds_nobody_up(harm: str, tmp_path: Path) -> None:
+    """It trains nothing that no cohort could have, says so, and goes on with the next version."""
+    plan = fragments(rule={"quorum": 5, "start": 6})
+    simulation, trainers = played(plan, tmp_path)
+    simulation.run(lambda: len(closed(simulation)) == 4)
+    simulation.kill("client-02")
+    kept = tmp_path / "client-02" / "training.safetensors"
+    kept.unlink()
+    if harm == "damaged":
+        kept.write_bytes(b"nothing that was ever written")
+    simulation.start("client-02")
+    ends(simulation)
+    assert closed(simulation) == IN_TURN
+    assert trainers[2].trained == trainers[1].trained == [(v, v, v) for v in range(4)]
+    journal = [each for _, each in simulation._stores["coordinator"].journal.replay()]
+    declined = [each for each in journal if isinstance(each, records.MemberDeclined)]
+    assert {(each.client, each.reason) for each in declined} == {("client-02", COMES_LATE)}
+
+
+def test_a_client_that_comes_after_the_first_turn_begins_with_the_next_version(
+    tmp_path: Path,
+) -> None:
+    """It is charged for nothing that no cohort takes."""
+    plan = fragments(rule={"quorum": 5, "start": 5}, privacy=LOCAL, group=PROTECTED)
+    simulation, trainers = played(plan, tmp_path)
+    simulation.kill("client-05")
+    simulation.run(lambda: len(closed(simulation)) == 1)
+    simulation.start("client-05")
+    ends(simulation)
+    assert trainers[5].trained == [(v, v, v) for v in (1, 2, 3)]
+    charged = Counter(each.party for each in simulation.coordinator.federation.ledger.facts)
+    assert (charged["client-05"], charged["client-00"]) == (9, 12)
 
 
 def test_no_client_trains_out_of_turn_though_a_coordinator_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a coordinator could have one group summed while the others are as they began."""
     monkeypatch.setattr(
         scheduler, "_next_groups", lambda tx, group: list(tx.federation.model_groups)
     )
     simulation, trainers = played(fragments(), tmp_path)
     simulation.run(lambda: finished(simulation) or simulation.loop.now() > 100)
-    assert all(versions in TURNS for trainer in trainers for versions in versions_of(trainer))
+    assert all(len(set(versions)) == 1 for each in trainers for versions in each.trained)
 
 
 def test_a_round_that_was_given_up_is_tried_again_in_the_same_turn(tmp_path: Path) -> None:
-    """With the same update, which is charged once; the others wait meanwhile, and say for whom."""
+    """With the same update; the others wait meanwhile, and say for whom."""
     plan = fragments(rule={"quorum": 6, "minimum": 6, "extensions": 0})
     simulation, trainers = played(plan, tmp_path)
     simulation.run(lambda: len(closed(simulation)) == 4)
@@ -208,70 +266,47 @@ def test_a_round_that_was_given_up_is_tried_again_in_the_same_turn(tmp_path: Pat
     assert groups["third"].reason == "waits for its turn, and second is sent first"
     simulation.start("client-05")
     ends(simulation)
-    known = Counter(versions_of(trainers[0]))
-    assert set(known) == set(TURNS[:-1])
-
-
-LOCAL = {
-    "unit": "client",
-    "placement": "local",
-    "noise_multiplier": 20.0,
-    "delta": 1e-6,
-    "budget": 100.0,
-}
-RECORDS = {
-    "noise_multiplier": 20.0,
-    "max_grad_norm": 1.0,
-    "records": 10,
-    "sample_rate": 1.0,
-    "delta": 1e-6,
-    "budget": 100.0,
-}
+    assert closed(simulation) == IN_TURN
+    assert set(trainers[5].trained) == set(trainers[0].trained) == {(v, v, v) for v in range(4)}
 
 
 @pytest.mark.parametrize("privacy", [LOCAL, RECORDS], ids=["client", "record"])
-def test_every_update_is_charged_and_the_budget_ends_a_run_in_the_middle_of_a_turn(
+def test_a_version_begins_only_if_the_budget_allows_all_of_its_groups(
     privacy: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of five updates that the budget allows all five are sent: two of the first two groups."""
-    group = {"weighting": "uniform"} if privacy is LOCAL else {}
-    more: dict[str, Any] = {"training": {"local_steps": 1}, "group": group}
+    """Of five updates that it allows, three are made: else two would be charged for half."""
+    more = {"group": PROTECTED} if privacy is LOCAL else ONE_STEP
     plan = fragments(privacy=privacy, **more)
-    asked = [(NAMES[turn % 3], turn // 3) for turn in range(5)]
-    facts = [make_fact(plan, "client-00", name, SIZES[name], version) for name, version in asked]
+    facts = [make_fact(plan, "client-00", name, SIZES[name], v) for name, v in IN_TURN[:5]]
     five = total_epsilon(plan, [each for each in facts if each is not None])
     plan = fragments(privacy=privacy | {"budget": five + 1e-9}, **more)
     simulation, _ = played(plan, tmp_path)
     ends(simulation)
-    federation = simulation.coordinator.federation
-    assert "the privacy budget is spent" in federation.finished
-    own = [each for each in federation.ledger.facts if each.party == "client-00"]
-    assert sorted((each.version, each.group) for each in own) == [(v, n) for n, v in asked]
-
-
-def test_a_version_is_evaluated_once_all_fragments_have_it(tmp_path: Path) -> None:
-    evaluation = {"every": 2, "metrics": {"accuracy": 1.0}}
-    simulation, _ = played(fragments(evaluation=evaluation), tmp_path)
-    ends(simulation)
-    assert sorted(simulation.coordinator.federation.trail.results) == [2, 4]
+    assert "the privacy budget is spent" in simulation.coordinator.federation.finished
+    own = [e for e in simulation.coordinator.federation.ledger.facts if e.party == "client-00"]
+    assert sorted((each.version, each.group) for each in own) == [(0, name) for name in NAMES]
 
 
 def test_what_cannot_take_turns_is_refused() -> None:
-    with pytest.raises(PlanRefused, match="no other group has this rule: give two groups or more"):
+    apart = "all groups of a plan take turns"
+    with pytest.raises(PlanRefused, match=apart):
         small_plan(group=[OWN])
-    two = [{"name": name, "pattern": f"{name}.*"} | OWN for name in NAMES[:2]]
+    first, second = ({"name": name, "pattern": f"{name}.*"} | OWN for name in NAMES[:2])
+    for other in (
+        {"rule": RULE | {"deadline": 9.0}},
+        {"rule": RULE | {"name": "sync"}},
+        {"sparse": {"rows": 10, "block": 5}},
+    ):
+        with pytest.raises(PlanRefused, match=apart):
+            small_plan(group=[first, second | other])
     with pytest.raises(PlanRefused, match="first, second take turns, so each makes as many"):
-        small_plan(group=[two[0], two[1] | {"versions": 2}])
-    with pytest.raises(PlanRefused, match="no other group has this rule"):
-        small_plan(group=[two[0], two[1] | {"rule": RULE | {"deadline": 9.0}}])
-    rows = {"sparse": {"rows": 10, "block": 5}}
-    with pytest.raises(PlanRefused, match="neither row-blocks nor sums do"):
-        small_plan(group=[two[0] | rows, two[1]])
-    summed = {"name": "count", "pattern": "count", "outcome": "sum", "rule": RULE}
-    with pytest.raises(PlanRefused, match="neither row-blocks nor sums do"):
-        small_plan(group=[summed, *two])
+        small_plan(group=[first, second | {"versions": 2}])
+    with pytest.raises(PlanRefused, match="a client trains in the first turn alone"):
+        small_plan(group=[first, second], work={})
+    with pytest.raises(PlanRefused, match="a client sends all parts of what it trained"):
+        fragments(rule={"fraction": 0.5})
     with pytest.raises(PlanRefused, match="metrics take no turns with groups"):
-        small_plan(group=two, evaluation={"every": 1, "metrics": METRICS, "rule": RULE})
+        small_plan(group=[first, second], evaluation={"every": 1, "metrics": METRICS, "rule": RULE})
 
 
 def test_check_says_that_they_take_turns() -> None:

@@ -218,7 +218,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
         (
             {"group": [{"rule": {"name": "bufered", "buffer": 5}}]},
             "group 1.rule: no such rule, .bufered.; did you mean buffered. known are sync, ssp, "
-            'buffered, async, priority, or your own as "package.module:Class"',
+            'buffered, async, priority, fragments, or your own as "package.module:Class"',
         ),
         ({"group": [{"rule": "fedavg"}]}, "no such rule, .fedavg.; known are sync, ssp"),
         ({"group": [{"rule": 7}]}, "no such rule, 7; known are sync"),

@@ -21,7 +21,7 @@ from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
 from secureps.policy.checks.evaluation import why_stop
-from secureps.policy.plan import Plan, joint_groups
+from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, epsilon_after, make_fact
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
@@ -179,11 +179,10 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
 
 
 def groups_ahead(tx: Transaction, group: GroupState) -> list[GroupState]:
-    """Returns the groups that go on, without those that wait while `group` has its turn."""
-    takes_turns = tx.plan.takes_turns(group.name)
-    later = {*joint_groups(tx.plan, group.name)} - {group.name} if takes_turns else set[str]()
-    groups = tx.federation.model_groups
-    ahead = [each for each in groups if not tx.is_over(each) and each.name not in later]
+    """Returns the groups that go on; of those that take turns, the rest of this version's."""
+    ahead = [each for each in tx.federation.model_groups if not tx.is_over(each)]
+    if tx.plan.takes_turns(group.name):
+        ahead = [each for each in ahead if each.version == group.version]
     scheduled = any(each.version + 1 in tx.plan.schedule for each in ahead)
     return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
