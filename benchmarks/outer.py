@@ -1,12 +1,12 @@
-"""Long local training and an outer step, beside data-parallel training of the same steps.
+"""Long local training and Nesterov's outer step, beside data-parallel training of the same steps.
 
     python -m benchmarks.outer [VERSIONS]
 
 A small transformer learns the manual that Python brings along (`pydoc_data.topics`), character by
-character. Four clients have a quarter of it each. All rows take the same steps of AdamW on the same
-batches. Data-parallel training averages gradients in each of them, 4 bytes a value up and 4 down.
-The others train for LOCAL_STEPS before a version, as DiLoCo does (Douillard et al. 2023), and are
-played in the clear, which gives the same bits as encrypted; their bytes are those of `rlwe`.
+character. Four clients have a quarter of it each, and both rows take the same batches.
+Data-parallel training averages gradients in each step of AdamW, 4 bytes a value up and 4 down. The
+other takes LOCAL_STEPS steps at each client before a version, as DiLoCo does (Douillard et al.
+2023). It is played in the clear, which gives the same bits as encrypted; its bytes are `rlwe`'s.
 """
 
 from __future__ import annotations
@@ -38,12 +38,9 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 
 CLIENTS, BATCH, LENGTH, WIDTH, LAYERS = 4, 8, 32, 32, 2
-LOCAL_STEPS = 100
-"""Steps of AdamW between two versions of a value; of fragments, over a turn of each."""
+VERSIONS, LOCAL_STEPS = 45, 36
 RATE, WARM, LAST = 4e-3, 50, 0.1
 """The inner learning rate grows in WARM steps, and falls to LAST of it by a cosine."""
-FRAGMENTS = {"first": "[ep].*", "lower": "blocks.0.*", "upper": "blocks.1.*", "last": "*"}
-"""Groups of about a quarter of the values each, by the pattern of their tensors."""
 
 SYMBOLS, CHARACTERS = torch.unique(
     torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8),
@@ -147,18 +144,21 @@ class Client:
         raise AssertionError("the plans have no evaluation")
 
 
-def plan_of(versions: int, optimizer: Mapping[str, Any], turns: bool, cipher: str) -> Plan:
-    rule = {"name": "fragments" if turns else "sync", "quorum": CLIENTS, "minimum": CLIENTS}
-    own = {"clip": 1000.0, "range": 0.5, "rule": rule, "optimizer": optimizer}
-    parts = FRAGMENTS if turns else {"all": "*"}
-    groups = [{"name": name, "pattern": pattern} | own for name, pattern in parts.items()]
-    steps = LOCAL_STEPS // len(groups)
+def plan_of(versions: int, cipher: str) -> Plan:
+    group = {
+        "clip": 100.0,
+        "bits": 6,
+        "codec": ["rotate", {"name": "round", "length": "mean_norm"}],
+        "pull_bits": 6,
+        "rule": {"quorum": CLIENTS, "minimum": CLIENTS},
+        "optimizer": {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9},
+    }
     body = {
         "name": "outer",
         "versions": versions,
         "cipher": {"name": cipher, "capacity": CLIENTS},
-        "group": groups,
-        "training": {"local_steps": steps},
+        "group": [group],
+        "training": {"local_steps": LOCAL_STEPS},
     }
     return Plan(parse(PlanSection, body, "outer"))
 
@@ -175,13 +175,16 @@ def played(plan: Plan, model: nn.Module, steps: int) -> float:
     return held_out_loss(last)
 
 
-def bytes_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Bytes of a client in a whole run, both ways; and of its largest update."""
-    explained = explain(plan, sizes, assume_service(plan))
+def bytes_of(plan: Plan, values: int) -> int:
+    """Bytes of a client in a whole run, both ways; of what it pulls the first version is whole."""
+    explained = explain(plan, {"all": values}, assume_service(plan))
+    (group,) = explained.groups
     assert explained.committee is not None
-    ups = [(group.bytes_up or 0) + explained.committee.submission for group in explained.groups]
-    downs = [group.bytes_down or 0 for group in explained.groups]
-    return plan.section.versions * (sum(ups) + sum(downs)), max(ups)
+    assert group.bytes_up is not None
+    assert group.bytes_down is not None
+    up = group.bytes_up + explained.committee.submission
+    versions = plan.section.versions
+    return versions * up + FLOAT_BYTES * values + (versions - 1) * group.bytes_down
 
 
 def data_parallel(model: nn.Module, steps: int) -> float:
@@ -193,43 +196,27 @@ def data_parallel(model: nn.Module, steps: int) -> float:
 
 
 def main() -> None:
-    versions = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    versions = int(sys.argv[1]) if len(sys.argv) > 1 else VERSIONS
     steps = versions * LOCAL_STEPS
     torch.set_num_threads(1)
     torch.manual_seed(7)
     model = Transformer()
-    plans = plan_of(1, {}, True, "plain")
-    schema = {n: each.numpy() for n, each in model.state_dict().items()}
-    values = sum(each.size for each in schema.values())
-    print(values, {n: e.size for n, e in schema.items()}, len(CHARACTERS), plans.groups)
-    way = 2 * FLOAT_BYTES * values
-    rows: list[Row] = []
-
-    def add(name: str, loss: float, total: int, most: int) -> None:
-        whole = float(rows[0]["loss"]) if rows else loss
-        rows.append(
-            {
-                "": name,
-                "loss": loss,
-                "above, %": 100 * (loss / whole - 1),
-                "MB of a client": total / 1e6,
-                "times fewer": steps * way / total,
-                "largest update, kB": most / 1e3,
-            }
-        )
-        print(rows[-1], flush=True)
-
-    add("data-parallel", data_parallel(model, steps), steps * way, FLOAT_BYTES * values)
-    nesterov = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
-    for name, optimizer, turns in (
-        ("averaged", {}, False),
-        ("Nesterov", nesterov, False),
-        ("Nesterov, fragments", nesterov, True),
-    ):
-        plan = plan_of(versions, optimizer, turns, "plain")
-        loss = played(plan, model, steps)
-        sizes = {"all": values}
-        add(name, loss, *bytes_of(plan_of(versions, optimizer, turns, "rlwe"), sizes if not turns else dict.fromkeys(FRAGMENTS, values // 4)))
+    values = sum(each.numel() for each in model.parameters())
+    each_step = data_parallel(model, steps), 2 * FLOAT_BYTES * values * steps
+    outer = (
+        played(plan_of(versions, "plain"), model, steps),
+        bytes_of(plan_of(versions, "rlwe"), values),
+    )
+    rows: list[Row] = [
+        {
+            "": name,
+            "loss": loss,
+            "above, %": 100 * (loss / each_step[0] - 1),
+            "MB of a client": total / 1e6,
+            "times fewer": each_step[1] / total,
+        }
+        for name, (loss, total) in {"data-parallel": each_step, "outer step": outer}.items()
+    ]
     report("outer", f"{values:,} values, {steps:,} steps of {CLIENTS} clients", rows)
 
 

@@ -12,7 +12,8 @@ What happens to one update:
     pulled     `keep` caches a published block, or makes it of a difference
     allowed    `_find_repeats` and `_explain_excess` ask the ledger whether an update may leave;
                `_seconds_to_rest` keeps to the site's updates per hour
-    trained    `_fit` assembles the model, calls the trainer, and checks what it returned
+    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; of groups
+               that take turns, `_recall` finds the training that the others were sent of
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
     sealed     `_seal` seals block after block into the outbox; none leaves before all are sealed
@@ -147,6 +148,7 @@ from secureps.roles.member.terms import Budget
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
+from secureps.store.backup import TRAINING
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.spool import Spool
@@ -572,7 +574,7 @@ class ClientWorker(Worker):
 
     @property
     def _kept_file(self) -> Path:
-        return self._site.local / "training.safetensors"
+        return self._site.local / TRAINING
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
         site, plan = self._site, self._machine.pinned.plan
