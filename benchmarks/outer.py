@@ -65,7 +65,8 @@ class Layer(nn.Module):
         q, k, v = self.looks(self.before(x)).view(shape).permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.joins(seen.transpose(1, 2).reshape(x.shape))
-        return x + self.thinks(self.between(x))
+        made: Tensor = x + self.thinks(self.between(x))
+        return made
 
 
 class Transformer(nn.Module):
@@ -76,7 +77,8 @@ class Transformer(nn.Module):
         self.norm, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(SYMBOLS))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.norm(self.blocks(self.e(x) + self.p.weight)))
+        made: Tensor = self.out(self.norm(self.blocks(self.e(x) + self.p.weight)))
+        return made
 
 
 def batches(part: Tensor, seed: int, size: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
@@ -113,7 +115,7 @@ class Inner:
             group["lr"] = rate
         loss = loss_of(self.model, *(torch.cat(part) for part in zip(*parts, strict=True)))
         self.adam.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
         self.taken += 1

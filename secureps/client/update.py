@@ -401,7 +401,7 @@ def load_training(party: str, path: Path, run: bytes) -> Contribute | None:
 
 
 def load_trained(path: Path) -> FitResult:
-    """Reads the result of the kept training, as far as it is sent."""
+    """Reads the result of the kept training, without frozen tensors."""
     tensors, told = read_state(path)
     return FitResult(tensors, int(told["examples"]), {}, int(told["steps"]))
 

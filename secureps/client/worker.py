@@ -328,10 +328,10 @@ class ClientWorker(Worker):
                 self._keep_last(task)
                 return Done(task)
             case Contribute():
-                if (past := self._recall(task)) is not None:
-                    task = past
-                    if not self._is_trained(past):
-                        self._early = (past, load_trained(self._kept_file), 0.0)
+                if (kept := self._recall(task)) is not None:
+                    task = kept
+                    if not self._is_trained(kept):
+                        self._early = (kept, load_trained(self._kept_file), 0.0)
                 elif self._is_late(task):
                     return Contributed((), (), dict.fromkeys(task.aims, COMES_LATE))
                 if unsent := self._find_repeats(task):
@@ -413,15 +413,15 @@ class ClientWorker(Worker):
         trained = time.perf_counter()
         try:
             if pinned.plan.takes_turns(task.aims[0].group):
-                sent = {s.name: result.parameters[s.name] for s in self._layout().sent}
-                whole = dataclasses.replace(result, parameters=sent)
-                save_training(self._site.name, self._kept_file, pinned.run.id, task, whole)
+                frozen = {spec.name for spec in self._layout().frozen or ()}
+                moved = {n: each for n, each in result.parameters.items() if n not in frozen}
+                kept = dataclasses.replace(result, parameters=moved)
+                save_training(self._site.name, self._kept_file, pinned.run.id, task, kept)
             drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
             leave, unsent = self._release(drafts)
             made = tuple(self._seal(own_draft) for own_draft in leave)
             sealed = time.perf_counter()
-            stay = [s.name for s in self._layout().local if s.name in result.parameters]
-            own = {name: np.asarray(result.parameters[name]) for name in stay}
+            own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
             LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
             if is_disk_fault(error):  # try again later without training again

@@ -307,11 +307,6 @@ class Layout:
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
     @property
-    def sent(self) -> tuple[TensorSpec, ...]:
-        """The tensors of the model's groups, once for each of its row-blocks."""
-        return tuple(each for group in self.groups for each in group.tensors if each != SCALE)
-
-    @property
     def staying(self) -> tuple[TensorSpec, ...]:
         return *self.local, *(self.frozen or ())
 

@@ -208,6 +208,20 @@ def test_a_training_is_kept_before_any_of_it_is_sent(tmp_path: Path) -> None:
     assert [len(each.trained) for each in trainers] == [1] * 6
 
 
+def test_local_tensors_are_those_of_the_training_that_is_kept(tmp_path: Path) -> None:
+    """Also if its client was killed after it was kept, and before they were saved."""
+    whole, _ = played(fragments(), tmp_path / "whole")
+    ends(whole)
+    harmed, _ = played(fragments(), tmp_path / "harmed")
+    harmed.run(lambda: len(closed(harmed)) == 1)
+    harmed.kill("client-02")
+    for saved in (tmp_path / "harmed" / "client-02").glob("local-*"):
+        saved.unlink()
+    harmed.start("client-02")
+    ends(harmed)
+    assert same(harmed.model(), whole.model())
+
+
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_a_client_that_lost_its_training_holds_nobody_up(harm: str, tmp_path: Path) -> None:
     """It trains nothing that no cohort could have, says so, and goes on with the next version."""
@@ -270,17 +284,17 @@ def test_a_round_that_was_given_up_is_tried_again_in_the_same_turn(tmp_path: Pat
     assert set(trainers[5].trained) == set(trainers[0].trained) == {(v, v, v) for v in range(4)}
 
 
+@pytest.mark.parametrize("allowed", [3, 5])
 @pytest.mark.parametrize("privacy", [LOCAL, RECORDS], ids=["client", "record"])
 def test_a_version_begins_only_if_the_budget_allows_all_of_its_groups(
-    privacy: dict[str, Any], tmp_path: Path
+    privacy: dict[str, Any], allowed: int, tmp_path: Path
 ) -> None:
-    """Of five updates that it allows, three are made: else two would be charged for half."""
+    """Of three or five updates three are made: else two would be charged for half a version."""
     more = {"group": PROTECTED} if privacy is LOCAL else ONE_STEP
     plan = fragments(privacy=privacy, **more)
-    facts = [make_fact(plan, "client-00", name, SIZES[name], v) for name, v in IN_TURN[:5]]
-    five = total_epsilon(plan, [each for each in facts if each is not None])
-    plan = fragments(privacy=privacy | {"budget": five + 1e-9}, **more)
-    simulation, _ = played(plan, tmp_path)
+    facts = [make_fact(plan, "client-00", name, SIZES[name], v) for name, v in IN_TURN[:allowed]]
+    budget = total_epsilon(plan, [each for each in facts if each is not None]) + 1e-9
+    simulation, _ = played(fragments(privacy=privacy | {"budget": budget}, **more), tmp_path)
     ends(simulation)
     assert "the privacy budget is spent" in simulation.coordinator.federation.finished
     own = [e for e in simulation.coordinator.federation.ledger.facts if e.party == "client-00"]

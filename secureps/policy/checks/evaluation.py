@@ -31,7 +31,6 @@ from secureps.config.plan import (
     GroupSection,
     PlanSection,
     RecordPrivacySection,
-    RuleSection,
     SyncSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
@@ -98,14 +97,9 @@ def evaluation_group(section: PlanSection) -> GroupSection | None:
         range=None if private else 1.0,
         weighting="uniform" if private or most is None else "examples",
         most_examples=most,
-        rule=own.rule if own.rule is not None else _all_at_once(first.rule),
+        rule=own.rule if own.rule is not None else first.rule,
         outcome="sum",
     )
-
-
-def _all_at_once(rule: RuleSection) -> RuleSection:
-    """Returns the rule of fragments as one of a group that takes no turns."""
-    return rule.model_copy(update={"name": "sync"}) if rule.name == "fragments" else rule
 
 
 def evaluation_layout(own: EvaluationSection) -> GroupLayout:
