@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
+from secureps.client.update import load_trained, load_training, save_training
 from secureps.errors import PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.requests import GetBlock
@@ -17,7 +18,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import make_fact, total_epsilon
 from secureps.roles.coordinator import scheduler
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.tasks import COMES_LATE
+from secureps.roles.member.tasks import COMES_LATE, Contribute
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import METRICS
 from tests.kits.federations import (
@@ -206,6 +207,17 @@ def test_a_training_is_kept_before_any_of_it_is_sent(tmp_path: Path) -> None:
     ends(harmed)
     assert same(harmed.model(), whole.model())
     assert [len(each.trained) for each in trainers] == [1] * 6
+
+
+def test_a_training_of_another_run_is_none_of_this_one(tmp_path: Path) -> None:
+    """Even of the same model: two runs may begin with one file."""
+    path, task = tmp_path / "training.safetensors", Contribute((), (b"1" * 32,), ())
+    assert load_training("me", path, b"a run") is None
+    save_training("me", path, b"a run", task, FitResult({"x": np.ones(2, np.float32)}, 3, {}, 4))
+    assert load_training("me", path, b"a run") == task
+    assert load_training("me", path, b"another") is None
+    result = load_trained(path)
+    assert (result.examples, result.steps, result.parameters["x"].tolist()) == (3, 4, [1, 1])
 
 
 def test_local_tensors_are_those_of_the_training_that_is_kept(tmp_path: Path) -> None:
