@@ -13,12 +13,13 @@ from secureps.client.update import load_trained, load_training, save_training
 from secureps.errors import PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.requests import GetBlock
-from secureps.policy.explain.explanation import rule_words
+from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan
 from secureps.policy.spending import make_fact, total_epsilon
 from secureps.roles.coordinator import scheduler
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import COMES_LATE, Contribute
+from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import METRICS
 from tests.kits.federations import (
@@ -335,5 +336,7 @@ def test_what_cannot_take_turns_is_refused() -> None:
         small_plan(group=[first, second], evaluation={"every": 1, "metrics": METRICS, "rule": RULE})
 
 
-def test_check_says_that_they_take_turns() -> None:
-    assert rule_words(fragments())[0].rule.endswith("; its 3 groups take turns, one in each round")
+def test_check_says_that_they_take_turns_and_what_is_kept() -> None:
+    explained = explain(plan := fragments(), SIZES, assume_service(plan))
+    assert explained.rules[0].rule.endswith("; its 3 groups take turns, one in each round")
+    assert any(each.endswith("in the clear: 596 bytes") for each in explained.remarks)

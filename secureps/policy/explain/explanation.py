@@ -828,6 +828,12 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             wasted = tuple(_wasted(plan, group))
             full |= not wasted
             yield from wasted
+    if laid and plan.takes_turns(plan.groups[0]):
+        kept = FLOAT_BYTES * sum(laid[name].size for name in plan.groups)
+        yield (
+            "until all groups are sent a client keeps what it trained in its state folder, in the "
+            f"clear: {kept:,} bytes"
+        )
     yield from _of_envelopes(plan, laid)
     if full:  # fewer bits do not shorten a ciphertext that is partly empty
         yield from advice(plan, next(iter(laid.values())))
