@@ -174,7 +174,7 @@ Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 
 KEPT = 3
-"""Versions kept, because a restarted client may have to train from an earlier one again."""
+"""Trainings kept, because a restarted client may have to train from an earlier one again."""
 
 
 class LocalTensors:
@@ -187,8 +187,8 @@ class LocalTensors:
         """Saves the local tensors after a training from `model`, if it changed them."""
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
-        version = 1 + _newest_version(model)
-        write_state(self._file(version), after, {"version": str(version)})
+        number = 1 + _count_versions(model)
+        write_state(self._file(number), after, {"version": str(number)})
         for path in self._files()[:-KEPT]:
             path.unlink()
 
@@ -196,18 +196,22 @@ class LocalTensors:
         """Loads the newest tensors, saved at or before `model` if given; None if there are none."""
         found = self._files()
         if model is not None:
-            found = [path for path in found if path <= self._file(_newest_version(model))]
+            found = [path for path in found if path <= self._file(_count_versions(model))]
         return dict(read_state(found[-1])[0]) if found else None
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("local-*.safetensors"))
 
-    def _file(self, version: int) -> Path:
-        return self._folder / f"local-{version:08d}.safetensors"
+    def _file(self, number: int) -> Path:
+        return self._folder / f"local-{number:08d}.safetensors"
 
 
-def _newest_version(model: Model) -> int:
-    return max(at.version for at in model)
+def _count_versions(model: Model) -> int:
+    """Counts the versions of all groups, which grow from each training to the next.
+
+    The newest version does not, where groups take turns or go at their own pace.
+    """
+    return sum(at.version for at in model)
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:

@@ -14,23 +14,31 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.trainer import SECRET_BYTES
+from secureps.client.trainer import SECRET_BYTES, FitResult
 from secureps.codec.chain import BlockCode, Transform
 from secureps.codec.grid import Grid, MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Stream
-from secureps.errors import NotFinite
-from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
+from secureps.errors import DamagedStore, Malformed, NotFinite
+from secureps.messages.encoding import (
+    DIGEST_BYTES,
+    from_plain,
+    payload_digest,
+    payload_hasher,
+    to_plain,
+)
 from secureps.messages.run import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
 from secureps.policy.plan import Plan, scale_mover
@@ -38,8 +46,9 @@ from secureps.policy.rules.registry import declare
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
-from secureps.roles.member.tasks import Aim, in_own_order, kept_key
+from secureps.roles.member.tasks import Aim, Contribute, in_own_order, kept_key
 from secureps.service.logs import tell
+from secureps.store.checkpoint import read_metadata, read_state, write_state
 from secureps.store.spool import Spool
 
 Integers = NDArray[np.integer[Any]]
@@ -356,6 +365,45 @@ def largest_magnitude(values: NDArray[np.float32]) -> float:
 
 def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
     return lambda first, last: values[first:last]
+
+
+# --- a training whose groups are sent in turn ------------------------------------------
+
+
+def save_training(party: str, path: Path, run: bytes, task: Contribute, result: FitResult) -> None:
+    """Keeps a training, durably, until each of its groups has had its turn.
+
+    This happens before any of it is charged or sent: else a client that is killed would train anew
+    in the next turn, from models that the first one's members did not have.
+    """
+    if load_training(party, path, run) == (task := dataclasses.replace(task, aims=())):
+        return  # the disk failed later
+    told = {
+        "run": run.hex(),
+        "task": json.dumps(to_plain(task)),
+        "examples": str(int(result.examples)),
+        "steps": str(int(result.steps)),
+    }
+    write_state(path, dict(result.parameters), told)
+
+
+def load_training(party: str, path: Path, run: bytes) -> Contribute | None:
+    """Reads the task of the kept training, without aims; None if there is none of this run."""
+    try:
+        told = read_metadata(path) if path.exists() else {}
+        if told.get("run") != run.hex():
+            return None
+        return from_plain(Contribute, json.loads(told["task"]))
+    except (DamagedStore, Malformed, KeyError, ValueError):
+        text = "what was trained for the groups before is damaged in the state folder"
+        tell(party, "TrainingLost", f"{text}: this group is trained for anew")
+        return None
+
+
+def load_trained(path: Path) -> FitResult:
+    """Reads the result of the kept training, without frozen tensors."""
+    tensors, told = read_state(path)
+    return FitResult(tensors, int(told["examples"]), {}, int(told["steps"]))
 
 
 # --- integers ------------------------------------------------------------------------

@@ -12,7 +12,8 @@ What happens to one update:
     pulled     `keep` caches a published block, or makes it of a difference
     allowed    `_find_repeats` and `_explain_excess` ask the ledger whether an update may leave;
                `_seconds_to_rest` keeps to the site's updates per hour
-    trained    `_fit` assembles the model, calls the trainer, and checks what it returned
+    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; of groups
+               that take turns, `_recall` finds the training that the others were sent of
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
     sealed     `_seal` seals block after block into the outbox; none leaves before all are sealed
@@ -86,6 +87,9 @@ from secureps.client.update import (
     difference,
     keep,
     load_kept,
+    load_trained,
+    load_training,
+    save_training,
 )
 from secureps.codec.chain import Transform
 from secureps.crypto.identity import Identity
@@ -130,6 +134,7 @@ from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
+    COMES_LATE,
     DECLINES,
     NO_EXAMPLES,
     Aim,
@@ -145,6 +150,7 @@ from secureps.roles.member.terms import Budget
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
 from secureps.service.malloc import give_back_free
+from secureps.store.backup import TRAINING
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.spool import Spool
@@ -271,12 +277,13 @@ class ClientWorker(Worker):
                 pass  # `work` will raise it
             finally:
                 self.pulled = held  # `work` may still need all blocks
-        return self._cost(task)
+        known = isinstance(task, Contribute) and self._recall(task) is not None
+        return 0.0 if known else self._cost(task)
 
     def _begin(self, task: Task) -> None:
         match task:
             case Contribute():
-                if not self._is_trained(task):
+                if self._recall(task) is None and not self._is_trained(task):
                     self._ahead.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
                 model = self._assemble(task, self._load_staying(task))
@@ -323,6 +330,12 @@ class ClientWorker(Worker):
                 self._keep_last(task)
                 return Done(task)
             case Contribute():
+                if (kept := self._recall(task)) is not None:
+                    task = kept
+                    if not self._is_trained(kept):
+                        self._early = (kept, load_trained(self._kept_file), 0.0)
+                elif self._is_late(task):
+                    return Contributed((), (), dict.fromkeys(task.aims, COMES_LATE))
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
                 if excess := self._explain_excess(task):
@@ -401,6 +414,11 @@ class ClientWorker(Worker):
             return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained = time.perf_counter()
         try:
+            if pinned.plan.takes_turns(task.aims[0].group):
+                frozen = {spec.name for spec in self._layout().frozen or ()}
+                moved = {n: each for n, each in result.parameters.items() if n not in frozen}
+                kept = dataclasses.replace(result, parameters=moved)
+                save_training(self._site.name, self._kept_file, pinned.run.id, task, kept)
             drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
             leave, unsent = self._release(drafts)
             made = tuple(self._seal(own_draft) for own_draft in leave)
@@ -466,6 +484,32 @@ class ClientWorker(Worker):
         """Tells whether this training is done, and only the disk refused its update."""
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
 
+    def _recall(self, task: Contribute) -> Contribute | None:
+        """Returns the task of the training that these aims are parts of, if it is kept.
+
+        Groups that take turns send parts of one training, which began with one model of all of
+        them: so each cohort sums what it would if they were sent together.
+        """
+        pinned = self._machine.pinned
+        if not (task.aims and pinned.plan.takes_turns(task.aims[0].group)):
+            return None
+        past = load_training(self._site.name, self._kept_file, pinned.run.id)
+        if past is None:
+            return None
+        now, then = self._bases(task), self._bases(past)
+        if any(now[aim.group] != then.get(aim.group) for aim in task.aims):
+            return None
+        return dataclasses.replace(past, aims=task.aims)
+
+    def _is_late(self, task: Contribute) -> bool:
+        """True if others trained for this version before, and send the rest of it in turn.
+
+        What this client trained now would be on newer models of the groups before, and charged for
+        what no cohort takes.
+        """
+        turns = self._machine.pinned.plan.takes_turns(task.aims[0].group)
+        return turns and len({at.version for at in task.model}) > 1
+
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         self._check_budget(task)
         self._note(filter(None, (self._site.ledger.warning(),)))
@@ -526,6 +570,15 @@ class ClientWorker(Worker):
             at.group: tuple(itertools.islice(blocks, layout.group(at.group).blocks))
             for at in task.model
         }
+
+    def _bases(self, task: Pulled) -> dict[str, tuple[int, tuple[bytes, ...]]]:
+        """Returns the version and the blocks' digests of each of a task's groups."""
+        blocks = self._blocks(task)
+        return {at.group: (at.version, blocks[at.group]) for at in task.model}
+
+    @property
+    def _kept_file(self) -> Path:
+        return self._site.local / TRAINING
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
         site, plan = self._site, self._machine.pinned.plan

@@ -107,7 +107,9 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerSection(Table):
     """The server's step on the averaged update (`model.optimizer`)."""
 
-    name: Literal["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"] = "sgd"
+    name: Literal[
+        "sgd", "momentum", "nesterov", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"
+    ] = "sgd"
     learning_rate: float = Field(default=1.0, gt=0)
     schedule: ScheduleSection = ScheduleSection()
     momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -180,9 +182,10 @@ class SyncSection(CohortSection):
 
     `start` members must be live before a round opens (default: the quorum). A `fraction` of the
     live members is invited, at least the quorum and at most `most`, drawn anew for every version.
+    Groups of one "sync" rule share their rounds; "fragments" take turns, one in each round.
     """
 
-    name: Literal["sync"] = "sync"
+    name: Literal["sync", "fragments"] = "sync"
     quorum: int = Field(ge=1)
     start: int | None = Field(default=None, ge=1)
     fraction: float = Field(default=1.0, gt=0, le=1)
@@ -259,10 +262,12 @@ class OwnRuleSection(CohortSection):
 
 def _rule(rule: Any) -> Any:
     name = rule.get("name", "sync") if isinstance(rule, dict) else getattr(rule, "name", None)
-    return "own" if isinstance(name, str) and ":" in name else name
+    if isinstance(name, str) and ":" in name:
+        return "own"
+    return "sync" if name == "fragments" else name
 
 
-RULES = ("sync", "ssp", "buffered", "async", "priority")
+RULES = ("sync", "ssp", "buffered", "async", "priority", "fragments")
 
 RuleSection = Annotated[
     Annotated[SyncSection, Tag("sync")]

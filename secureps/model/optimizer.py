@@ -153,12 +153,29 @@ def _sgd(schedule: Schedule, section: OptimizerSection) -> Optimizer:
 
 def _momentum(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """m = decay * m + update; x += lr * m: heavy ball as in `torch.optim.SGD`, no dampening."""
+    return _with_momentum(schedule, section, lambda first, update: first)
+
+
+def _nesterov(schedule: Schedule, section: OptimizerSection) -> Optimizer:
+    """m = decay * m + update; x += lr * (decay * m + update).
+
+    As `nesterov=True` of `torch.optim.SGD`; DiLoCo's outer step (Douillard et al. 2023).
+    """
+    decay = _single(section.momentum)
+    return _with_momentum(schedule, section, lambda first, update: decay * first + update)
+
+
+def _with_momentum(
+    schedule: Schedule, section: OptimizerSection, direction: Callable[[Values, Values], Values]
+) -> Optimizer:
+    """Makes an optimizer that steps along `direction`, of the new momentum and the update."""
 
     def step(
         update: Values, values: Values, state: OptimizerState
     ) -> tuple[Values, dict[str, Values]]:
         first = _single(section.momentum) * state.slots["momentum"] + update
-        return values + _rate(schedule, state) * first, {"momentum": first}
+        moved = values + _rate(schedule, state) * direction(first, update)
+        return moved, {"momentum": first}
 
     return _optimizer_of_step(step, momentum=0.0)
 
@@ -228,6 +245,7 @@ def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
 OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
     "sgd": _sgd,
     "momentum": _momentum,
+    "nesterov": _nesterov,
     "adam": _adam,
     "yogi": _yogi,
     "fedadam": _fedadam,

@@ -94,6 +94,7 @@ from secureps.policy.checks.sections import (
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
+from secureps.wording import named
 
 DEVIATIONS = 3.0
 """The range of rotated values, in standard deviations of one. Rotated values are about normal, and
@@ -431,6 +432,10 @@ class Plan:
     def _trailing(self) -> GroupSection | None:
         return evaluation_group(self.section)
 
+    def takes_turns(self, group: str) -> bool:
+        """True if a group is a fragment: each round is for one of the groups of its rule."""
+        return self.group(group).rule.name == "fragments" and not self.trails(group)
+
     def is_given(self, group: str) -> bool:
         """True if the plan itself determines version 0 of a group, so that no client sends it."""
         return self.is_sum(group) or self.section.initial is not None
@@ -766,12 +771,33 @@ def _refuse_apart(plan: Plan) -> None:
             )
 
 
+def _refuse_turns(plan: Plan, name: str) -> None:
+    """Refuses groups that cannot send one training in turn (PlanRefused)."""
+    if plan.groups != joint_groups(plan, name) or plan.is_alone(name):
+        raise PlanRefused(
+            'rule: under "fragments" all groups of a plan take turns: give two groups or more this '
+            'rule, key by key and without sparse, and no group another; or take "sync"'
+        )
+    if len({plan.versions(group) for group in plan.groups}) > 1:
+        raise PlanRefused(
+            f"versions: {named(plan.groups)} take turns, so each makes as many as the others: "
+            "leave the key out"
+        )
+    if plan.section.work is not None:
+        raise PlanRefused(
+            'work: under "fragments" a client trains in the first turn alone, and is no slower or '
+            'faster in the others: remove [work], or take "sync"'
+        )
+
+
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
     refuse_unbounded(section)
     if not plan.trails(name):
         refuse_sum(section, plan.bounds(name), privacy)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
+    if plan.takes_turns(name):
+        _refuse_turns(plan, name)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
     if isinstance(privacy, ClientPrivacySection):
@@ -888,6 +914,16 @@ def joins_others(plan: Plan, group: str) -> bool:
     """Tells whether a group has rounds that other groups of the same rule may join."""
     apart = plan.trails(group) or plan.group(group).sparse is not None
     return not apart and plan.bounds(group).rounds
+
+
+def next_groups(plan: Plan, groups: Sequence[str], versions: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns which of some joint groups, in the plan's order, the next round is for.
+
+    These are all of them; of fragments the one whose turn it is, which has the fewest versions.
+    """
+    if plan.takes_turns(groups[0]):
+        return (min(groups, key=lambda group: versions[group]),)
+    return tuple(groups)
 
 
 def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:

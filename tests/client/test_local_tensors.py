@@ -46,14 +46,16 @@ def test_a_client_that_is_started_again_trains_on_from_where_an_earlier_version_
     assert loaded(own, *model(all=2)) is None
 
 
-def test_groups_that_move_alone_go_by_the_newest(tmp_path: Path) -> None:
-    """One of them may stay where it is while the others move on."""
+def test_groups_that_move_alone_go_by_all_their_versions(tmp_path: Path) -> None:
+    """One of them may stay where it is while the others move on, or take its turn after them."""
     own = LocalTensors(tmp_path)
     own.save(model(body=1, rare=0), INITIAL, made(1))
     own.save(model(body=2, rare=0), INITIAL, made(2))
+    own.save(model(body=2, rare=1), INITIAL, made(3))
     assert loaded(own, *model(body=1, rare=0)) is None
     assert loaded(own, *model(body=2, rare=0)) == 1
-    assert loaded(own, *model(body=3, rare=0)) == 2
+    assert loaded(own, *model(body=2, rare=1)) == 2
+    assert loaded(own, *model(body=2, rare=2)) == 3
 
 
 def test_what_a_training_left_as_it_was_is_not_written(tmp_path: Path) -> None:

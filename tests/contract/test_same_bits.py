@@ -87,6 +87,7 @@ def test_an_update_rotated_on_the_device_is_the_hosts(
     [
         ("sgd", "f653ed52108c8012"),
         ("momentum", "55ff8c946882c880"),
+        ("nesterov", "856f56c224f71d92"),
         ("yogi", "7e870ce0f85d33ea"),
         ("fedadam", "bd9ca0d888036ee0"),
         ("fedyogi", "bad4d83d821333e3"),

@@ -1,4 +1,4 @@
-"""Exactness: SGD, momentum, Adam and Yogi are those of torch and the papers."""
+"""Exactness: SGD, momentum, Nesterov, Adam and Yogi are those of torch and the papers."""
 
 import itertools
 import math
@@ -59,6 +59,11 @@ def run_torch(kind: Any, values: Values, updates: list[Values], **settings: Any)
             {"lr": 0.1, "momentum": 0.8},
         ),
         (
+            OptimizerSection(name="nesterov", learning_rate=0.1, momentum=0.8),
+            torch.optim.SGD,
+            {"lr": 0.1, "momentum": 0.8, "nesterov": True},
+        ),
+        (
             OptimizerSection(name="adam", learning_rate=0.02, betas=(0.9, 0.95), tau=1e-5),
             torch.optim.Adam,
             {"lr": 0.02, "betas": (0.9, 0.95), "eps": 1e-5},
@@ -91,6 +96,16 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
                 v = v + (1 - b2) * d * d
             x = x + lr * m / (math.sqrt(v) + tau)
         assert ours[i] == pytest.approx(x, rel=2e-5, abs=2e-6)
+
+
+def test_nesterov_is_the_outer_step_of_diloco() -> None:
+    """In exact fractions of powers of two: m = m / 2 + u; x += lr (m / 2 + u)."""
+    settings = OptimizerSection(name="nesterov", learning_rate=0.75, momentum=0.5)
+    optimizer, ones = build_optimizer(settings, 9), np.ones(3, np.float32)
+    values, state = optimizer.apply(ones, 0 * ones, optimizer.init(ones))
+    assert (values[0], state.slots["momentum"][0]) == (0.75 * 1.5, 1.0)
+    values, state = optimizer.apply(ones, values, state)
+    assert (values[0], state.slots["momentum"][0]) == (0.75 * (1.5 + 1.75), 1.5)
 
 
 def test_a_plan_may_name_every_optimizer_and_no_other() -> None:

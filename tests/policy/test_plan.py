@@ -218,7 +218,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
         (
             {"group": [{"rule": {"name": "bufered", "buffer": 5}}]},
             "group 1.rule: no such rule, .bufered.; did you mean buffered. known are sync, ssp, "
-            'buffered, async, priority, or your own as "package.module:Class"',
+            'buffered, async, priority, fragments, or your own as "package.module:Class"',
         ),
         ({"group": [{"rule": "fedavg"}]}, "no such rule, .fedavg.; known are sync, ssp"),
         ({"group": [{"rule": 7}]}, "no such rule, 7; known are sync"),
@@ -280,7 +280,7 @@ SCALARS = st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(max_siz
 @given(
     st.integers(5, 20),
     st.floats(1e-3, 1e6),
-    st.sampled_from(["sgd", "momentum", "adam", "yogi"]),
+    st.sampled_from(["sgd", "momentum", "nesterov", "adam", "yogi"]),
     st.dictionaries(st.text(max_size=5), SCALARS),
 )
 def test_every_sound_plan_comes_back(

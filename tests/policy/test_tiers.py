@@ -21,7 +21,9 @@ def refuse(memory: int, threads: int, own: tuple[int, ...] = (0, 2)) -> None:
     refuse_little_memory(plan, plan.lay_out_sizes({"all": 60}), {"all": own}, memory, threads)
 
 
-@pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+@pytest.mark.parametrize(
+    ("name", "slots"), [("sgd", 0), ("momentum", 1), ("nesterov", 1), ("adam", 2)]
+)
 def test_a_version_is_values_and_optimizer_state(name: str, slots: int) -> None:
     plan = plan_of(optimizer={"name": name})
     (group,) = plan.lay_out_sizes({"all": 50})

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import elastic, receipts, record_level
+from benchmarks import elastic, outer, receipts, record_level
 from benchmarks.ciphers import measure
 from benchmarks.figures import FIGURES, Figure, pages
 from benchmarks.gpu import __main__ as benchmark
@@ -52,6 +52,19 @@ def test_every_step_under_every_cipher_is_measured() -> None:
     assert (copy["to a copy"], copy["to fp32"]) == (1.0, 1.0)
     assert sealed["bytes/value"] == 8.0
     assert sealed["to fp32"] == 2.0
+
+
+def test_an_outer_step_sends_a_hundredth_of_all_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outer, "LOCAL_STEPS", 36)
+    torch.manual_seed(7)
+    model = outer.Transformer()
+    values = sum(each.numel() for each in model.parameters())
+    sent = outer.bytes_of(outer.plan_of(outer.VERSIONS, "rlwe"), values)
+    assert 8 * values * outer.VERSIONS * outer.LOCAL_STEPS > 100 * sent
+    monkeypatch.setattr(outer, "LOCAL_STEPS", 3)
+    before = outer.held_out_loss(model)
+    assert outer.played(outer.plan_of(2, "plain"), model, 6) < before
+    assert outer.data_parallel(model, 6) < before
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus' of itself

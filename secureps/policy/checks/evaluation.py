@@ -142,6 +142,8 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
                 f"evaluation: a version is judged between rounds, and group {group.name} has none "
                 f'under rule "{group.rule.name}": take "sync", or leave [evaluation] out'
             )
+    if own.rule is not None and own.rule.name == "fragments":
+        raise PlanRefused('evaluation.rule: metrics take no turns with groups: take "sync"')
     if own.every > section.versions:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"

@@ -63,6 +63,7 @@ from secureps.policy.plan import (
     bytes_up,
     counts_by_public_number,
     envelope_bytes,
+    joint_groups,
     leaves_few_bits,
     most_counted,
     one_envelope,
@@ -104,7 +105,9 @@ def _words(plan: Plan, section: GroupSection) -> RuleText:
     own = plan.bounds(name)
     return RuleText(
         group=section.name,
-        rule=("the exact total of " if plan.is_exact(name) else "") + _rule(section.rule, own),
+        rule=("the exact total of " if plan.is_exact(name) else "")
+        + _rule(section.rule, own)
+        + _turns(plan, name),
         behind=f"up to {own.stale} versions" if own.stale else "none: all train from the newest",
         weights=_weights(plan, own) + _counted(plan, section),
         charged=_charged(plan, section.rule, name, own),
@@ -145,6 +148,12 @@ def _rule(section: RuleSection, own: Bounds) -> str:
                 f"{name} decides, code that the coordinator alone imports, about cohorts of "
                 f"{own.minimum} to {own.most}"
             )
+
+
+def _turns(plan: Plan, name: str) -> str:
+    if not plan.takes_turns(name):
+        return ""
+    return f"; its {len(joint_groups(plan, name))} groups take turns, one in each round"
 
 
 def _weights(plan: Plan, own: Bounds) -> str:
@@ -821,6 +830,12 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             wasted = tuple(_wasted(plan, group))
             full |= not wasted
             yield from wasted
+    if laid and plan.takes_turns(plan.groups[0]):
+        kept = FLOAT_BYTES * sum(laid[name].size for name in plan.groups)
+        yield (
+            "until all groups are sent a client keeps what it trained in its state folder, in the "
+            f"clear: {kept:,} bytes"
+        )
     yield from _of_envelopes(plan, laid)
     if full:  # fewer bits do not shorten a ciphertext that is partly empty
         yield from advice(plan, next(iter(laid.values())))

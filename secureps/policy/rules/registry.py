@@ -200,6 +200,11 @@ def _refuse_rounds(section: SyncSection, own: Bounds, noisy_shards: bool) -> Non
             f"quorum of {section.quorum}"
         )
     needed = section.quorum if section.fraction < 1 else own.start
+    if section.fraction < 1 and section.name == "fragments":
+        raise PlanRefused(
+            'rule.fraction: under "fragments" a client sends all parts of what it trained, each in '
+            'its turn: leave it out, or take "sync"'
+        )
     if own.most < needed:
         limit = (
             f"cipher.capacity to {needed + noisy_shards}, which says how many updates a sum holds"

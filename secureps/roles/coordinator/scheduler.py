@@ -15,8 +15,9 @@ through. This module decides when a change happens, and makes it by writing a re
     end       After the last version, or when the run ends, waiting updates are dropped.
 
 A round asks its members once and ends with its cohort; updates that are not in the cohort are
-dropped. After a burnt cohort `roles.coordinator.recovery` may choose the clients of the next
-rounds, under every rule; while such a round is open, the rule is not asked.
+dropped. Of fragments only the one with the fewest versions opens a round. After a burnt cohort
+`roles.coordinator.recovery` may choose the clients of the next rounds, under every rule; while such
+a round is open, the rule is not asked.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
+from secureps.policy.plan import joint_groups, next_groups
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admission,
@@ -147,6 +149,8 @@ def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
 
 
 def _open_round(tx: Transaction, group: GroupState) -> Wait:
+    if group not in (turn := _next_groups(tx, group)):
+        return Wait(None, f"waits for its turn, and {turn[0].name} is sent first")
     _end_if_hopeless(tx, group)
     if group.resigned:
         return GOES_ON
@@ -155,7 +159,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
     invited, reason = _admit(tx, group, live)
     spent = frozenset[str]()
     if invited or retired:
-        spent = termination.exhausted_clients(tx, termination.groups_ahead(tx))
+        spent = termination.exhausted_clients(tx, termination.groups_ahead(tx, group))
         if spent:
             invited, reason = _admit(tx, group, live - spent)
         gone = {
@@ -179,6 +183,13 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
     _invite(tx, group, invited, reason)
     return GOES_ON
+
+
+def _next_groups(tx: Transaction, group: GroupState) -> list[GroupState]:
+    """Returns the groups whose rounds are next, of those that train together with this one."""
+    groups, joint = tx.federation.groups, joint_groups(tx.plan, group.name)
+    versions = {name: groups[name].version for name in joint}
+    return [groups[name] for name in next_groups(tx.plan, joint, versions)]
 
 
 def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...]) -> Wait | None:

@@ -178,10 +178,12 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
     return make_fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
-def groups_ahead(tx: Transaction) -> list[GroupState]:
-    federation = tx.federation
-    ahead = [group for group in federation.model_groups if not tx.is_over(group)]
-    scheduled = any(group.version + 1 in tx.plan.schedule for group in ahead)
+def groups_ahead(tx: Transaction, group: GroupState) -> list[GroupState]:
+    """Returns the groups that go on; of those that take turns, the rest of this version's."""
+    ahead = [each for each in tx.federation.model_groups if not tx.is_over(each)]
+    if tx.plan.takes_turns(group.name):
+        ahead = [each for each in ahead if each.version == group.version]
+    scheduled = any(each.version + 1 in tx.plan.schedule for each in ahead)
     return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
 

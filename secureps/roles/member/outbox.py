@@ -1,8 +1,9 @@
 """A client's sealed updates, and its invitations.
 
-The groups of a rule with rounds are trained for together, or not at all; row-blocks have rounds of
-their own, because each has other members. Without rounds, an invitation is for the newest version
-when training begins. One pass over the data contributes to all groups that are due.
+The groups of a rule with rounds are trained for together, or not at all; fragments take turns.
+Row-blocks have rounds of their own, because each has other members. Without rounds, an invitation
+is for the newest version when training begins. One pass over the data contributes to all groups
+that are due.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from secureps.messages.orders import Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
 from secureps.messages.run import GroupVersion
 from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
-from secureps.policy.plan import Plan, joins_others, joint_groups
+from secureps.policy.plan import Plan, joins_others, joint_groups, next_groups
 from secureps.roles.machine import Step
 from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
 
@@ -474,12 +475,13 @@ class Desk:
         return bool(due) and not asked.issuperset(self._open(alone=True))
 
     def _in_rounds(self) -> Iterable[list[Invite]]:
-        """Yields, for each rule with rounds, the invitations to all its groups, if all are due."""
+        """Yields, for each rule with rounds, the invitations to its next groups, if all are due."""
         by_rule: dict[tuple[str, ...], list[str]] = {}
         for group in self._open(alone=False):
             by_rule.setdefault(joint_groups(self.plan, group), []).append(group)
+        versions = {group: self.published[group].version for group in self.groups}
         for groups in by_rule.values():
-            due = [self._due(group) for group in groups]
+            due = [self._due(group) for group in next_groups(self.plan, groups, versions)]
             if None not in due:
                 yield [each for each in due if each is not None]
 
