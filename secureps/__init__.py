@@ -39,6 +39,7 @@ __all__ = [
     "errors",
     "join",
     "load_plan",
+    "patch",
     "rules",
     "run_client",
     "run_flower",
@@ -49,6 +50,7 @@ __all__ = [
 if TYPE_CHECKING:
     from secureps import errors
     from secureps.client.flower.script import run_flower
+    from secureps.client.patch import patch
     from secureps.client.runner import run_client
     from secureps.client.session import PulledModel, Session, join
     from secureps.client.settings import Settings
@@ -77,6 +79,7 @@ else:
     }
     _NAMES = {
         "secureps.client.flower.script": "run_flower",
+        "secureps.client.patch": "patch",
         "secureps.client.runner": "run_client",
         "secureps.client.settings": "Settings",
         "secureps.client.session": "PulledModel Session join",

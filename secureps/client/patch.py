@@ -1,0 +1,382 @@
+"""`patch`: the `Trainer` of Hugging Face or Lightning trains in a federation, by its own loop.
+
+A callback acts when the trainer starts, and after each of its optimizer steps. So a round ends
+between two steps, and no gradient of one version is applied to the next.
+
+What is sent: what `TorchTrainer` sends of a `state_dict`, without the parameters that do not train.
+A tensor `frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the
+plan's `frozen` compares when a client joins. So a large base is neither copied nor sent, and a site
+with another base is refused.
+
+A model in 16 bits rounds the version that it loads. Only what training changed is added to the
+published float32 values, so that this rounding does not move them.
+
+Several processes (DistributedDataParallel): rank 0 is the client, and the others get each version
+from it. They wait in a group of gloo of their own, because NCCL gives up after some minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from secureps.arguments import check_types
+from secureps.client import torch_ranks as ranks
+from secureps.client.private_sum import is_whole
+from secureps.client.session import PulledModel, Session, join
+from secureps.client.torch import find_kinds, load_tensors, tensors_of
+from secureps.client.trainer import Array, EvaluateResult, Parameters
+from secureps.config.plan import RecordPrivacySection
+from secureps.errors import ConfigError, PlanRefused
+from secureps.messages.encoding import digest
+from secureps.policy.plan import Plan, load_plan
+from secureps.policy.tensor_kinds import Kind
+
+Progress = tuple[float, float]
+"""Optimizer steps and epochs that a trainer has taken, or will take."""
+
+Judge = Callable[[nn.Module], EvaluateResult]
+
+UNITS = ("steps", "epochs")
+FROZEN = "frozen."
+COMPILED = "_orig_mod."  # in names, by torch.compile
+UNUSED = ".original_module."
+"""In names of peft: what `modules_to_save` trains a copy of; random, and used by nobody."""
+
+log = logging.getLogger("secureps")
+
+
+class Rounds:
+    """Divides a foreign training loop into the rounds of a run.
+
+    A round takes steps or epochs: `length` has the place in UNITS, and how many. `judge` evaluates
+    the model once a version was loaded into it. With 0 `examples` the trainer's data tell.
+    """
+
+    session: Session
+    _module: nn.Module
+
+    def __init__(self, plan: Plan, length: tuple[int, int], judge: Judge | None) -> None:
+        self._plan, (self._unit, self._count), self._judge = plan, length, judge
+        self.examples = 0
+        self.kinds: dict[str, Kind] = {}
+        self._sent: dict[str, Tensor] = {}
+        self._frozen: Parameters = {}
+        self._inside = ExitStack()
+        self._leads, self._others = True, None
+        self._pulled: PulledModel | None = None
+        self._round = 0  # its steps or epochs; none once the run has ended
+        self._begun: Progress = (0.0, 0.0)
+        self._pushed: tuple[int, dict[str, Any]] = (-1, {})  # the training's seed, and its update
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError(
+            "patch: a patched trainer cannot be copied to other processes: start them by "
+            'torchrun, accelerate or strategy="ddp", not by spawn'
+        )
+
+    def train_inside(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Calls the trainer's `train` or `fit`, and leaves the run if that ends first."""
+        with self._inside:
+            return method(*given, **named)
+
+    def begin(self, module: nn.Module, now: Progress, last: Progress, data: Any) -> bool:
+        """Joins the run and loads a version; returns True if the trainer must stop.
+
+        A trainer that begins again within one call, with smaller batches, keeps its version.
+        """
+        if self._sent:
+            self._load(now)
+            return self._round == 0
+        try:
+            self.examples = self.examples or len(data)
+        except TypeError:
+            raise ConfigError("patch: the trainer's data have no length: give examples=") from None
+        self._look_at(_unwrap(module))
+        if ranks.is_group():
+            self._leads = ranks.is_client()
+            self._others = dist.new_group(timeout=timedelta(days=30), backend="gloo")
+        if self._leads:
+            self._inside.enter_context(self.session)
+        ended = self._next(now)
+        version = self._pulled.version if self._pulled is not None else math.inf
+        needed = (self._plan.section.versions - version) * self._count
+        if (left := last[self._unit] - now[self._unit]) < needed:
+            log.warning(
+                f"the trainer takes {left:g} {UNITS[self._unit]} more, and the run {needed}: this "
+                "client will leave before the run ends; let the trainer take as many"
+            )
+        return ended
+
+    def advance(self, now: Progress) -> bool:
+        """Notes the trainer's progress after a step; returns True if the trainer must stop."""
+        if self._round == 0:  # the trainer took a step more before it stops
+            self._load(now)
+            return True
+        if now[self._unit] - self._begun[self._unit] < self._round:
+            return False
+        with ranks.failing_together():
+            if (pulled := self._pulled) is not None:
+                made = {name: self._update(name, pulled[name]) for name in self._sent}
+                told = {"examples": self.examples, "steps": int(now[0] - self._begun[0])}
+                self._pushed = pulled.config.seed, {"parameters": made, **told}
+                self.session.push(**self._pushed[1])
+        return self._next(now)
+
+    def initial(self, seed: int) -> Parameters:
+        sent: dict[str, Any] = {name: each.detach() for name, each in self._sent.items()}
+        return sent | self._frozen
+
+    def evaluate(self, parameters: Parameters) -> EvaluateResult:
+        """Judges a version, while the trainer waits for its next one."""
+        assert self._judge is not None
+        load_tensors(self._sent, {name: parameters[name] for name in self._sent})
+        modes = [(each, each.training) for each in self._module.modules()]
+        self._module.eval()
+        try:
+            return self._judge(self._module)
+        finally:
+            for each, mode in modes:
+                each.training = mode
+
+    # --- the model ------------------------------------------------------------------
+
+    def _look_at(self, module: nn.Module) -> None:
+        """Finds what is sent of a model; ConfigError if the plan does not fit it."""
+        _refuse_shares(module)
+        self._module = module
+        buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+        kinds = find_kinds(module)
+        for name, each in tensors_of(module).items():
+            plain = name.replace(COMPILED, "")
+            if each.requires_grad or name in buffers:
+                self._sent[plain], self.kinds[plain] = each, kinds[name]
+            elif UNUSED not in plain:
+                self._frozen[FROZEN + plain] = _digest(each)
+        patterns = self._plan.section.frozen
+        if bare := [n for n in self._frozen if not any(fnmatchcase(n, p) for p in patterns)]:
+            raise ConfigError(
+                f"patch: {len(bare)} parameters do not train, {bare[0].removeprefix(FROZEN)!r} for "
+                f'one: have the plan compare them, frozen = ["{FROZEN}*"], or let them train'
+            )
+
+    def _update(self, name: str, published: Array) -> Array:
+        """Copies a tensor as it is pushed: the published values, and what training changed."""
+        own = self._sent[name].detach().cpu()
+        if is_whole(own):  # counters and tables of indices are in no update
+            return published
+        if own.dtype in (torch.float32, torch.float64):
+            return np.array(own.numpy())
+        loaded = torch.tensor(published).to(own.dtype)
+        made: Array = published + (own.float() - loaded.float()).numpy()
+        return made
+
+    # --- rounds ---------------------------------------------------------------------
+
+    def _next(self, now: Progress) -> bool:
+        """Waits for the next version and loads it; returns True if there is none."""
+        with ranks.failing_together():
+            if self._leads:
+                self._pulled = self._pull()
+                self._round = 0 if self._pulled is None else self._pulled.config.part(self._count)
+            self._round = int(self._share(torch.tensor([self._round])))
+            self._load(now)
+        return self._round == 0
+
+    def _pull(self) -> PulledModel | None:
+        """Pulls the next version to train from; None after the last.
+
+        A version whose update was lost comes again, with the same seed. The same update is sent
+        again, because the ledger refuses another one, and a foreign loop repeats no bits.
+        """
+        while (model := self.session.pull()) is not None and model.config.seed == self._pushed[0]:
+            self.session.push(**self._pushed[1])
+        return model
+
+    def _load(self, now: Progress) -> None:
+        """Copies the pulled version, or after the run the last one, into the model."""
+        self._begun = now
+        if self._leads and (model := self._pulled or self.session.model):
+            load_tensors(self._sent, {name: model[name] for name in self._sent})
+        for each in self._sent.values():
+            self._share(each)
+
+    @torch.no_grad()
+    def _share(self, tensor: Tensor) -> Tensor:
+        """Gives a tensor the values that it has at rank 0."""
+        if self._others is not None and tensor.numel():
+            whole = tensor.cpu().contiguous()
+            dist.broadcast(whole.reshape(-1).view(torch.uint8), 0, group=self._others)
+            tensor.copy_(whole)
+        return tensor
+
+
+def _unwrap(module: nn.Module) -> nn.Module:
+    """Returns the model inside of what compiled it, or trains it on several devices."""
+    several = isinstance(module, DataParallel | DistributedDataParallel)
+    inner = module.module if several else getattr(module, COMPILED[:-1], None)
+    return _unwrap(inner) if isinstance(inner, nn.Module) else module
+
+
+def _refuse_shares(module: nn.Module) -> None:
+    sharded = any(type(each).__name__ == "FullyShardedDataParallel" for each in module.modules())
+    marks = ("full_tensor", "ds_id")
+    if sharded or any(hasattr(each, mark) for each in module.parameters() for mark in marks):
+        raise ConfigError(
+            "patch: each process has a share of this model (FSDP, DeepSpeed, tensor parallel): "
+            "train it in one process or by DistributedDataParallel, or take TorchTrainer with "
+            "shards()"
+        )
+
+
+def _digest(tensor: Tensor) -> Array:
+    """The digest of a tensor's dtype, shape and values, uint8 (32,)."""
+    head = repr((str(tensor.dtype), tuple(tensor.shape))).encode()
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return np.frombuffer(digest("secureps-base", head, values.data), np.uint8)
+
+
+def _round_length(plan: Plan, steps: int | None, epochs: int | None) -> tuple[int, int]:
+    """Returns which of UNITS a round has, and how many; ConfigError unless one place says it."""
+    in_plan = [plan.section.training.get(f"local_{unit}") or None for unit in UNITS]
+    told = [(k % 2, each) for k, each in enumerate((*in_plan, steps, epochs)) if each is not None]
+    if len(told) == 1 and isinstance(count := told[0][1], int) and count >= 1:
+        return told[0][0], count
+    raise ConfigError(
+        "patch: one thing says how long a round is, 1 or more: local_steps or local_epochs of the "
+        f"plan's [training], else steps= or epochs=; got {[each for _, each in told] or 'none'}"
+    )
+
+
+# --- trainers ---------------------------------------------------------------------------
+
+NO_COPY = {"__reduce__": Rounds.__reduce__}
+
+
+def _hook_transformers(trainer: Any, home: str, rounds: Rounds) -> None:
+    def on_train_begin(
+        _: Any, args: Any, state: Any, control: Any, *, model: nn.Module, **rest: Any
+    ) -> None:
+        now, last = (state.global_step, state.epoch), (state.max_steps, state.num_train_epochs)
+        control.should_training_stop |= rounds.begin(model, now, last, trainer.train_dataset)
+
+    def on_step_end(_: Any, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        control.should_training_stop |= rounds.advance((state.global_step, state.epoch))
+
+    base = import_module(f"{home}_callback").TrainerCallback
+    hooks = {"on_train_begin": on_train_begin, "on_step_end": on_step_end}
+    trainer.add_callback(type("Federated", (base,), {**hooks, **NO_COPY})())
+    trainer.train = partial(rounds.train_inside, trainer.train)
+
+
+def _hook_lightning(trainer: Any, home: str, rounds: Rounds) -> None:
+    def on_train_start(_: Any, trainer: Any, module: nn.Module) -> None:
+        epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
+        now, last = (trainer.global_step, trainer.current_epoch), trainer.estimated_stepping_batches
+        data = getattr(trainer.train_dataloader, "dataset", None)
+        trainer.should_stop |= rounds.begin(module, now, (last, epochs), data)
+
+    def on_train_batch_end(_: Any, trainer: Any, *rest: Any) -> None:
+        # called after each batch; steps and epochs grow with an optimizer step alone
+        epochs = trainer.current_epoch + trainer.is_last_batch
+        trainer.should_stop |= rounds.advance((trainer.global_step, epochs))
+
+    base = import_module(home.removesuffix("trainer.trainer") + "callbacks").Callback
+    hooks = {"on_train_start": on_train_start, "on_train_batch_end": on_train_batch_end}
+    trainer.callbacks.append(type("Federated", (base,), {**hooks, **NO_COPY})())
+    trainer.fit = partial(rounds.train_inside, trainer.fit)
+
+
+HOOKS: Mapping[str, Callable[[Any, str, Rounds], None]] = {
+    "transformers.trainer": _hook_transformers,
+    "lightning.pytorch.trainer.trainer": _hook_lightning,
+    "pytorch_lightning.trainer.trainer": _hook_lightning,
+}
+"""By the module of a `Trainer`: what adds the callback."""
+
+
+@check_types
+def patch(
+    trainer: Any,
+    kit: Path | str,
+    plan: Plan | Path | str,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    examples: int | None = None,
+    evaluate: Judge | None = None,
+    **options: Any,
+) -> Session:
+    """Has the `Trainer` of Hugging Face or Lightning train in a run, at `train()` or `fit(model)`.
+
+    A callback loads each version into the trainer's model, lets the trainer take the steps or
+    epochs of a round, and pushes the model. When the run ends the trainer stops, with the last
+    version in its model. A trainer that ends first leaves the run; what it trained since its last
+    push is not sent.
+
+    Parameters that train are sent (with peft the adapters alone), and buffers. All sites must have
+    the same other parameters, which a plan compares by `frozen = ["frozen.*"]`.
+
+    Args:
+        trainer: a `transformers.Trainer`, or a `lightning.pytorch.Trainer`. Of several processes
+            (`torchrun`) each patches its own.
+        kit: the start-up kit's folder.
+        plan: the plan that this client agrees to; it refuses a run of any other plan.
+        steps: optimizer steps of a round, if the plan's `[training]` has no `local_steps` and no
+            `local_epochs`.
+        epochs: epochs of a round, in place of `steps`.
+        examples: how many records it trains on; default: the length of the trainer's data.
+        evaluate: judges the model, in evaluation mode, on held-out records, if the plan asks for
+            it. It is called in another thread while the trainer waits.
+        options: those of `join`; `server` and `name` are required.
+
+    Returns:
+        the session, for its `finished` and `outcomes` after the training.
+
+    Raises:
+        ConfigError: it is no such trainer, an option is wrong, or not exactly one thing says how
+            long a round is.
+        PlanRefused: the plan trains with record-level privacy.
+
+    Examples:
+        >>> trainer = transformers.Trainer(model, arguments, train_dataset=own)  # doctest: +SKIP
+        >>> session = ps.patch(trainer, "kit", "plan.toml", server=server, name="client-03",
+        ...                    steps=50)  # doctest: +SKIP
+        >>> ps.patch("my loop", "kit", "plan.toml", server="h:1", name="client-03")
+        Traceback (most recent call last):
+        secureps.errors.ConfigError: patch takes a Trainer of transformers or Lightning, not str...
+    """
+    homes = [each.__module__ for each in type(trainer).__mro__ if each.__module__ in HOOKS]
+    if not homes:
+        raise ConfigError(
+            f"patch takes a Trainer of transformers or Lightning, not {type(trainer).__name__}: "
+            "a loop of your own takes part by ps.join"
+        )
+    agreed = plan if isinstance(plan, Plan) else load_plan(plan)
+    if isinstance(agreed.section.privacy, RecordPrivacySection):
+        raise PlanRefused(
+            "patch: the plan trains with record-level privacy, which clips the gradient of each "
+            "record, and this trainer shows only their mean: take TorchTrainer, or a plan with "
+            'unit = "client"'
+        )
+    rounds = Rounds(agreed, _round_length(agreed, steps, epochs), evaluate)
+    rounds.examples = examples or 0
+    judge = None if evaluate is None else rounds.evaluate
+    own: dict[str, Any] = {"initial": rounds.initial, "kinds": rounds.kinds, "evaluate": judge}
+    rounds.session = join(kit, agreed, examples=examples or 1, **own, **options)
+    HOOKS[homes[0]](trainer, homes[0], rounds)
+    return rounds.session
