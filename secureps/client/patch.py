@@ -5,8 +5,7 @@ between two steps, and no gradient of one version is applied to the next.
 
 What is sent: what `TorchTrainer` sends of a `state_dict`, without the parameters that do not train.
 A tensor `frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the
-plan's `frozen` compares when a client joins. So a large base is neither copied nor sent, and a site
-with another base is refused.
+plan's `frozen` compares when a client joins. So a large base is neither copied nor sent.
 
 A model in 16 bits rounds the version that it loads. Only what training changed is added to the
 published float32 values, so that this rounding does not move them.
@@ -41,31 +40,23 @@ from secureps.client.session import PulledModel, Session, join
 from secureps.client.torch import find_kinds, load_tensors, tensors_of
 from secureps.client.trainer import Array, EvaluateResult, Parameters
 from secureps.config.plan import RecordPrivacySection
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import Kind
 
-Progress = tuple[float, float]
-"""Optimizer steps and epochs that a trainer has taken, or will take."""
-
+Progress = tuple[float, float]  # optimizer steps and epochs
 Judge = Callable[[nn.Module], EvaluateResult]
-
 UNITS = ("steps", "epochs")
 FROZEN = "frozen."
-COMPILED = "_orig_mod."  # in names, by torch.compile
-UNUSED = ".original_module."
-"""In names of peft: what `modules_to_save` trains a copy of; random, and used by nobody."""
+COMPILED = "_orig_mod."  # put into names by torch.compile
+UNUSED = ".original_module."  # of peft, random: `modules_to_save` trains a copy of it
 
 log = logging.getLogger("secureps")
 
 
 class Rounds:
-    """Divides a foreign training loop into the rounds of a run.
-
-    A round takes steps or epochs: `length` has the place in UNITS, and how many. `judge` evaluates
-    the model once a version was loaded into it. With 0 `examples` the trainer's data tell.
-    """
+    """Divides a foreign training loop into rounds, of `length`: a place in UNITS, and how many."""
 
     session: Session
     _module: nn.Module
@@ -73,9 +64,9 @@ class Rounds:
     def __init__(self, plan: Plan, length: tuple[int, int], judge: Judge | None) -> None:
         self._plan, (self._unit, self._count), self._judge = plan, length, judge
         self.examples = 0
+        self.initial: Parameters = {}
         self.kinds: dict[str, Kind] = {}
         self._sent: dict[str, Tensor] = {}
-        self._frozen: Parameters = {}
         self._inside = ExitStack()
         self._leads, self._others = True, None
         self._pulled: PulledModel | None = None
@@ -85,21 +76,20 @@ class Rounds:
 
     def __reduce__(self) -> NoReturn:
         raise ConfigError(
-            "patch: a patched trainer cannot be copied to other processes: start them by "
-            'torchrun, accelerate or strategy="ddp", not by spawn'
+            "patch: a patched trainer goes to no process that is spawned: start its processes by "
+            'torchrun, accelerate or strategy="ddp"'
         )
 
     def train_inside(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Calls the trainer's `train` or `fit`, and leaves the run if that ends first."""
+        if self._sent:
+            raise ScriptFailed("patch: a patched trainer trains once: make and patch another")
         with self._inside:
             return method(*given, **named)
 
     def begin(self, module: nn.Module, now: Progress, last: Progress, data: Any) -> bool:
-        """Joins the run and loads a version; returns True if the trainer must stop.
-
-        A trainer that begins again within one call, with smaller batches, keeps its version.
-        """
-        if self._sent:
+        """Joins the run and loads a version; returns True if the trainer must stop."""
+        if self._sent:  # the trainer begins again, with smaller batches
             self._load(now)
             return self._round == 0
         try:
@@ -112,34 +102,22 @@ class Rounds:
             self._others = dist.new_group(timeout=timedelta(days=30), backend="gloo")
         if self._leads:
             self._inside.enter_context(self.session)
-        ended = self._next(now)
-        version = self._pulled.version if self._pulled is not None else math.inf
+        self._next(now)
+        version = math.inf if self._pulled is None else self._pulled.version
         needed = (self._plan.section.versions - version) * self._count
         if (left := last[self._unit] - now[self._unit]) < needed:
             log.warning(
                 f"the trainer takes {left:g} {UNITS[self._unit]} more, and the run {needed}: this "
                 "client will leave before the run ends; let the trainer take as many"
             )
-        return ended
+        return self._round == 0
 
     def advance(self, now: Progress) -> bool:
-        """Notes the trainer's progress after a step; returns True if the trainer must stop."""
-        if self._round == 0:  # the trainer took a step more before it stops
-            self._load(now)
-            return True
-        if now[self._unit] - self._begun[self._unit] < self._round:
+        """Ends the round if its steps are taken; returns True if the trainer must stop."""
+        if self._round and now[self._unit] - self._begun[self._unit] < self._round:
             return False
-        with ranks.failing_together():
-            if (pulled := self._pulled) is not None:
-                made = {name: self._update(name, pulled[name]) for name in self._sent}
-                told = {"examples": self.examples, "steps": int(now[0] - self._begun[0])}
-                self._pushed = pulled.config.seed, {"parameters": made, **told}
-                self.session.push(**self._pushed[1])
-        return self._next(now)
-
-    def initial(self, seed: int) -> Parameters:
-        sent: dict[str, Any] = {name: each.detach() for name, each in self._sent.items()}
-        return sent | self._frozen
+        (self._next if self._round else self._load)(now)  # a step after the run is undone
+        return self._round == 0
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
         """Judges a version, while the trainer waits for its next one."""
@@ -156,23 +134,34 @@ class Rounds:
     # --- the model ------------------------------------------------------------------
 
     def _look_at(self, module: nn.Module) -> None:
-        """Finds what is sent of a model; ConfigError if the plan does not fit it."""
-        _refuse_shares(module)
-        self._module = module
+        """Finds what is sent of a model; ConfigError if it cannot be sent by this plan."""
+        sharded = any(
+            type(each).__name__ == "FullyShardedDataParallel" for each in module.modules()
+        )
+        marks = ("full_tensor", "ds_id")
+        if sharded or any(hasattr(each, mark) for each in module.parameters() for mark in marks):
+            raise ConfigError(
+                "patch: each process has a share of this model (FSDP, DeepSpeed, tensor parallel): "
+                "train it by DistributedDataParallel, or take TorchTrainer with shards()"
+            )
+        self._module, kinds = module, find_kinds(module)
         buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
-        kinds = find_kinds(module)
         for name, each in tensors_of(module).items():
             plain = name.replace(COMPILED, "")
             if each.requires_grad or name in buffers:
                 self._sent[plain], self.kinds[plain] = each, kinds[name]
             elif UNUSED not in plain:
-                self._frozen[FROZEN + plain] = _digest(each)
+                head = repr((str(each.dtype), tuple(each.shape))).encode()
+                values = each.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+                told = digest("secureps-base", head, values.data)
+                self.initial[FROZEN + plain] = np.frombuffer(told, np.uint8)
         patterns = self._plan.section.frozen
-        if bare := [n for n in self._frozen if not any(fnmatchcase(n, p) for p in patterns)]:
+        if bare := [n for n in self.initial if not any(fnmatchcase(n, p) for p in patterns)]:
             raise ConfigError(
                 f"patch: {len(bare)} parameters do not train, {bare[0].removeprefix(FROZEN)!r} for "
                 f'one: have the plan compare them, frozen = ["{FROZEN}*"], or let them train'
             )
+        self.initial.update(dict[str, Any](self._sent))
 
     def _update(self, name: str, published: Array) -> Array:
         """Copies a tensor as it is pushed: the published values, and what training changed."""
@@ -187,25 +176,24 @@ class Rounds:
 
     # --- rounds ---------------------------------------------------------------------
 
-    def _next(self, now: Progress) -> bool:
-        """Waits for the next version and loads it; returns True if there is none."""
+    def _next(self, now: Progress) -> None:
+        """Pushes what the trainer made of its version, waits for the next one, and loads it."""
         with ranks.failing_together():
             if self._leads:
-                self._pulled = self._pull()
+                if (pulled := self._pulled) is not None:
+                    made = {name: self._update(name, pulled[name]) for name in self._sent}
+                    told = {"examples": self.examples, "steps": int(now[0] - self._begun[0])}
+                    self._pushed = pulled.config.seed, {"parameters": made, **told}
+                    self.session.push(**self._pushed[1])
+                self._pulled = self.session.pull()
+                # A version whose update was lost comes again, with its seed. The ledger accepts the
+                # same update alone, and a foreign loop does not repeat its bits.
+                while self._pulled is not None and self._pulled.config.seed == self._pushed[0]:
+                    self.session.push(**self._pushed[1])
+                    self._pulled = self.session.pull()
                 self._round = 0 if self._pulled is None else self._pulled.config.part(self._count)
             self._round = int(self._share(torch.tensor([self._round])))
             self._load(now)
-        return self._round == 0
-
-    def _pull(self) -> PulledModel | None:
-        """Pulls the next version to train from; None after the last.
-
-        A version whose update was lost comes again, with the same seed. The same update is sent
-        again, because the ledger refuses another one, and a foreign loop repeats no bits.
-        """
-        while (model := self.session.pull()) is not None and model.config.seed == self._pushed[0]:
-            self.session.push(**self._pushed[1])
-        return model
 
     def _load(self, now: Progress) -> None:
         """Copies the pulled version, or after the run the last one, into the model."""
@@ -232,24 +220,6 @@ def _unwrap(module: nn.Module) -> nn.Module:
     return _unwrap(inner) if isinstance(inner, nn.Module) else module
 
 
-def _refuse_shares(module: nn.Module) -> None:
-    sharded = any(type(each).__name__ == "FullyShardedDataParallel" for each in module.modules())
-    marks = ("full_tensor", "ds_id")
-    if sharded or any(hasattr(each, mark) for each in module.parameters() for mark in marks):
-        raise ConfigError(
-            "patch: each process has a share of this model (FSDP, DeepSpeed, tensor parallel): "
-            "train it in one process or by DistributedDataParallel, or take TorchTrainer with "
-            "shards()"
-        )
-
-
-def _digest(tensor: Tensor) -> Array:
-    """The digest of a tensor's dtype, shape and values, uint8 (32,)."""
-    head = repr((str(tensor.dtype), tuple(tensor.shape))).encode()
-    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return np.frombuffer(digest("secureps-base", head, values.data), np.uint8)
-
-
 def _round_length(plan: Plan, steps: int | None, epochs: int | None) -> tuple[int, int]:
     """Returns which of UNITS a round has, and how many; ConfigError unless one place says it."""
     in_plan = [plan.section.training.get(f"local_{unit}") or None for unit in UNITS]
@@ -268,13 +238,11 @@ NO_COPY = {"__reduce__": Rounds.__reduce__}
 
 
 def _hook_transformers(trainer: Any, home: str, rounds: Rounds) -> None:
-    def on_train_begin(
-        _: Any, args: Any, state: Any, control: Any, *, model: nn.Module, **rest: Any
-    ) -> None:
+    def on_train_begin(_: Any, args: Any, state: Any, control: Any, **own: Any) -> None:
         now, last = (state.global_step, state.epoch), (state.max_steps, state.num_train_epochs)
-        control.should_training_stop |= rounds.begin(model, now, last, trainer.train_dataset)
+        control.should_training_stop |= rounds.begin(own["model"], now, last, trainer.train_dataset)
 
-    def on_step_end(_: Any, args: Any, state: Any, control: Any, **rest: Any) -> None:
+    def on_step_end(_: Any, args: Any, state: Any, control: Any, **own: Any) -> None:
         control.should_training_stop |= rounds.advance((state.global_step, state.epoch))
 
     base = import_module(f"{home}_callback").TrainerCallback
@@ -325,37 +293,31 @@ def patch(
 
     A callback loads each version into the trainer's model, lets the trainer take the steps or
     epochs of a round, and pushes the model. When the run ends the trainer stops, with the last
-    version in its model. A trainer that ends first leaves the run; what it trained since its last
-    push is not sent.
-
-    Parameters that train are sent (with peft the adapters alone), and buffers. All sites must have
-    the same other parameters, which a plan compares by `frozen = ["frozen.*"]`.
+    version in its model. A trainer that ends first leaves the run.
 
     Args:
-        trainer: a `transformers.Trainer`, or a `lightning.pytorch.Trainer`. Of several processes
-            (`torchrun`) each patches its own.
+        trainer: a `transformers.Trainer`, or a `lightning.pytorch.Trainer`; each of several
+            processes (`torchrun`) patches its own. What trains is sent, and buffers.
         kit: the start-up kit's folder.
-        plan: the plan that this client agrees to; it refuses a run of any other plan.
-        steps: optimizer steps of a round, if the plan's `[training]` has no `local_steps` and no
-            `local_epochs`.
-        epochs: epochs of a round, in place of `steps`.
+        plan: the plan that this client agrees to. It compares what does not train between sites:
+            `frozen = ["frozen.*"]`.
+        steps: optimizer steps of a round; default: `local_steps` of the plan's `[training]`.
+        epochs: in place of steps; default: `local_epochs`.
         examples: how many records it trains on; default: the length of the trainer's data.
-        evaluate: judges the model, in evaluation mode, on held-out records, if the plan asks for
-            it. It is called in another thread while the trainer waits.
+        evaluate: judges the model on held-out records, if the plan asks for it; called in another
+            thread while the trainer waits.
         options: those of `join`; `server` and `name` are required.
 
     Returns:
         the session, for its `finished` and `outcomes` after the training.
 
     Raises:
-        ConfigError: it is no such trainer, an option is wrong, or not exactly one thing says how
-            long a round is.
-        PlanRefused: the plan trains with record-level privacy.
+        ConfigError: it is no such trainer, or not exactly one thing says how long a round is.
+        PlanRefused: the plan protects single records.
 
     Examples:
         >>> trainer = transformers.Trainer(model, arguments, train_dataset=own)  # doctest: +SKIP
-        >>> session = ps.patch(trainer, "kit", "plan.toml", server=server, name="client-03",
-        ...                    steps=50)  # doctest: +SKIP
+        >>> ps.patch(trainer, "kit", "plan.toml", server=server, name="me")  # doctest: +SKIP
         >>> ps.patch("my loop", "kit", "plan.toml", server="h:1", name="client-03")
         Traceback (most recent call last):
         secureps.errors.ConfigError: patch takes a Trainer of transformers or Lightning, not str...
@@ -369,9 +331,8 @@ def patch(
     agreed = plan if isinstance(plan, Plan) else load_plan(plan)
     if isinstance(agreed.section.privacy, RecordPrivacySection):
         raise PlanRefused(
-            "patch: the plan trains with record-level privacy, which clips the gradient of each "
-            "record, and this trainer shows only their mean: take TorchTrainer, or a plan with "
-            'unit = "client"'
+            "patch: record-level privacy clips the gradient of each record, and this trainer shows "
+            'only their mean: take TorchTrainer, or a plan with unit = "client"'
         )
     rounds = Rounds(agreed, _round_length(agreed, steps, epochs), evaluate)
     rounds.examples = examples or 0

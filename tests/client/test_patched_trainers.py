@@ -135,7 +135,9 @@ class Lines(pl.LightningModule):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(2)
-        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+        self.layers: Any = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)
+        )
 
     def training_step(self, batch: list[Tensor], number: int) -> Tensor:
         return functional.mse_loss(self.layers(batch[0]), batch[1])
@@ -279,7 +281,7 @@ def test_a_trainer_that_ends_first_leaves(tmp_path: Path, caplog: pytest.LogCapt
         assert session.finished == LEFT
         state = federation.until(lambda: {m.name: m.state for m in federation.status().members})
     assert state["client-02"] == "stopped"
-    assert "the trainer takes 6 steps more, and the run 4000" in caplog.text
+    assert re.search(r"the trainer takes 6 steps more, and the run [34]\d{3}:", caplog.text)
 
 
 def test_holders_judge_the_model_that_they_train(tmp_path: Path) -> None:
@@ -325,7 +327,7 @@ def rank(where: dict[str, Any], folder: Path) -> None:
     model = gpt2()
     with torch.no_grad():
         for each in model.parameters():
-            each += number
+            each.add_(number)
     trainer = hugging_face(folder, model, True, max_steps=4, ddp_backend="gloo")
     session = ps.patch(trainer, plan=plan(2, versions=2), **where, **SEED)
     trainer.train()
