@@ -38,7 +38,7 @@ from tests.kits.disk_federation import DiskFederation
 PACKAGES = ("numpy", "torch", "sklearn", "matplotlib", "pydantic")
 BYTES, LENGTH, WORDS = 200_000, 32, 128
 HELD_OUT = 400
-VERSIONS, STEPS = 8, 12
+VERSIONS, STEPS = 12, 25
 SEEDS = 5
 NAMES = tuple(f"client-{number:02d}" for number in range(len(PACKAGES)))
 PLAN = {
@@ -170,7 +170,7 @@ def trained(seed: int, private: bool) -> Any:
             f"{folder}/{number}",
             max_steps=VERSIONS * STEPS,
             per_device_train_batch_size=16,
-            learning_rate=5e-3,
+            learning_rate=1e-2,
             warmup_steps=STEPS,
             use_cpu=True,
             report_to=[],

@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 
 import secureps as ps
 from secureps.client.patch import HOOKS, Rounds, _round_length
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan
 from tests.kits.federations import small_plan
 from tests.kits.roles_kit import PRIVACY
@@ -254,6 +254,8 @@ def test_the_session_is_left_when_the_training_ends_or_fails() -> None:
 
     assert rounds.train_inside(train, fails=False) == "trained"
     assert (server.entered, server.left) == (1, 1)
+    with pytest.raises(ScriptFailed, match="trains once: make and patch another"):
+        rounds.train_inside(train, fails=False)
     other = Rounds(plan(), (0, 2), None)
     other.session = rounds.session
     rounds = other

@@ -1,6 +1,7 @@
-"""`ps.patch` with the trainers themselves; models come from configurations, nothing is downloaded.
+"""Exactness: patched trainers of Hugging Face and Lightning train as they would alone.
 
-They need transformers, peft, accelerate and lightning: `pip install -e '.[dev]'` brings them.
+Models come from configurations; nothing is downloaded. They need transformers, peft, accelerate and
+lightning, which `pip install -e '.[dev]'` brings.
 """
 
 import copy
