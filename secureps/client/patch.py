@@ -161,7 +161,10 @@ class Rounds:
                 f"patch: {len(bare)} parameters do not train, {bare[0].removeprefix(FROZEN)!r} for "
                 f'one: have the plan compare them, frozen = ["{FROZEN}*"], or let them train'
             )
-        self.initial.update(dict[str, Any](self._sent))
+        # views: one tied tensor under two names would count as two tensors
+        self.initial.update(
+            {name: each.detach() for name, each in dict[str, Any](self._sent).items()}
+        )
 
     def _update(self, name: str, published: Array) -> Array:
         """Copies a tensor as it is pushed: the published values, and what training changed."""
@@ -234,8 +237,6 @@ def _round_length(plan: Plan, steps: int | None, epochs: int | None) -> tuple[in
 
 # --- trainers ---------------------------------------------------------------------------
 
-NO_COPY = {"__reduce__": Rounds.__reduce__}
-
 
 def _hook_transformers(trainer: Any, home: str, rounds: Rounds) -> None:
     def on_train_begin(_: Any, args: Any, state: Any, control: Any, **own: Any) -> None:
@@ -247,16 +248,18 @@ def _hook_transformers(trainer: Any, home: str, rounds: Rounds) -> None:
 
     base = import_module(f"{home}_callback").TrainerCallback
     hooks = {"on_train_begin": on_train_begin, "on_step_end": on_step_end}
-    trainer.add_callback(type("Federated", (base,), {**hooks, **NO_COPY})())
+    trainer.add_callback(type("Federated", (base,), {**hooks, "__reduce__": Rounds.__reduce__})())
     trainer.train = partial(rounds.train_inside, trainer.train)
 
 
 def _hook_lightning(trainer: Any, home: str, rounds: Rounds) -> None:
     def on_train_start(_: Any, trainer: Any, module: nn.Module) -> None:
-        epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
-        now, last = (trainer.global_step, trainer.current_epoch), trainer.estimated_stepping_batches
-        data = getattr(trainer.train_dataloader, "dataset", None)
-        trainer.should_stop |= rounds.begin(module, now, (last, epochs), data)
+        most = (trainer.max_steps, trainer.max_epochs)
+        steps, epochs = (math.inf if each in (None, -1) else each for each in most)
+        steps = min(steps, epochs * trainer.num_training_batches / trainer.accumulate_grad_batches)
+        now, data = (trainer.global_step, trainer.current_epoch), trainer.train_dataloader
+        own = getattr(data, "dataset", None)
+        trainer.should_stop |= rounds.begin(module, now, (steps, epochs), own)
 
     def on_train_batch_end(_: Any, trainer: Any, *rest: Any) -> None:
         # called after each batch; steps and epochs grow with an optimizer step alone
@@ -265,7 +268,9 @@ def _hook_lightning(trainer: Any, home: str, rounds: Rounds) -> None:
 
     base = import_module(home.removesuffix("trainer.trainer") + "callbacks").Callback
     hooks = {"on_train_start": on_train_start, "on_train_batch_end": on_train_batch_end}
-    trainer.callbacks.append(type("Federated", (base,), {**hooks, **NO_COPY})())
+    trainer.callbacks.append(
+        type("Federated", (base,), {**hooks, "__reduce__": Rounds.__reduce__})()
+    )
     trainer.fit = partial(rounds.train_inside, trainer.fit)
 
 

@@ -453,7 +453,6 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def find_kinds(module: nn.Module) -> dict[str, Kind]:
-    """The kind of each tensor; running means and variances are "statistics"."""
     statistics = {
         f"{name}.{own}" if name else own
         for name, layer in module.named_modules()

@@ -18,6 +18,7 @@ from torch.nn.parallel import DataParallel
 
 import secureps as ps
 from secureps.client.patch import HOOKS, Rounds, _round_length
+from secureps.client.session import Exchange, ExchangeTrainer
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan
 from tests.kits.federations import small_plan
@@ -161,6 +162,18 @@ def test_a_model_in_16_bits_does_not_round_the_published_values() -> None:
     assert abs(moved - 0.5) < 2e-3
 
 
+def test_a_model_in_32_bits_is_pushed_to_the_bit() -> None:
+    """Not as a published value and a difference, whose sum is another one."""
+    module = nn.Linear(1, 1)
+    rounds = Rounds(plan(), (0, 1), None)
+    large = {"weight": np.full((1, 1), 1e8, "f4"), "bias": np.zeros(1, "f4")}
+    server = Server(rounds, 1, model=large)
+    rounds.begin(module, (0, 0), MANY, range(9))
+    nn.init.constant_(module.weight, 0.1)
+    rounds.advance((1, 0))
+    assert server.pushed[0]["parameters"]["weight"].item() == np.float32(0.1)
+
+
 def test_what_is_sent_of_a_model() -> None:
     """All that trains, and buffers; of what does not train a digest."""
     body, head = nn.BatchNorm1d(2), nn.Linear(2, 1)
@@ -224,12 +237,21 @@ def test_names_are_those_of_the_model_inside(wrap: Any) -> None:
     assert sorted(rounds.initial) == ["0.bias", "0.weight", "1.bias", "1.weight"]
 
 
-def test_tied_weights_are_views_of_one_memory() -> None:
+def test_tied_weights_travel_once() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     rounds, _ = begun(model, 1)
-    sent: Mapping[str, Any] = rounds.initial
-    assert sent["0.weight"].data_ptr() == sent["1.weight"].data_ptr()
+    client = ExchangeTrainer(Exchange(), rounds.initial, 9)
+    client.parameters(1)
+    assert client.tied() == {"1.weight": "0.weight"}
+
+
+def test_what_peft_has_put_aside_is_no_part_of_the_base() -> None:
+    """The head that `modules_to_save` trains a copy of is random at each site."""
+    model = nn.ModuleDict({"head": nn.ModuleDict({"own": nn.Linear(2, 1)})})
+    model["head"]["original_module"] = nn.Linear(2, 1).requires_grad_(False)  # type: ignore[index]
+    rounds, _ = begun(model, 1)
+    assert sorted(rounds.initial) == ["head.own.bias", "head.own.weight"]
 
 
 def test_a_trainer_that_begins_again_gets_the_same_version() -> None:

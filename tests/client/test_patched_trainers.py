@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import secureps as ps
 from secureps.client.patch import Rounds
 from secureps.client.session import LEFT, Exchange, ExchangeTrainer
-from secureps.errors import WrongShape
+from secureps.errors import ScriptFailed, WrongShape
 from secureps.policy.plan import Plan
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
@@ -194,7 +194,9 @@ def test_a_hugging_face_trainer_trains_as_it_would_alone(tmp_path: Path) -> None
     assert all(np.array_equal(each, state[name].numpy()) for name, each in made[1].items())
 
 
-def test_a_lightning_trainer_trains_as_it_would_alone(tmp_path: Path) -> None:
+def test_a_lightning_trainer_trains_as_it_would_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     how = {"accumulate_grad_batches": 2, "max_steps": 12, "precision": "bf16-mixed"}
     start, alone, model = Lines(), Lines(), Lines()
     lightning(tmp_path, **how).fit(alone, lines())
@@ -205,6 +207,7 @@ def test_a_lightning_trainer_trains_as_it_would_alone(tmp_path: Path) -> None:
         made = federation.model()
     assert session.finished == "all 3 versions are made"
     assert trainer.global_step == 12
+    assert "leave before the run ends" not in caplog.text
     assert difference(model, start) > 5e-3
     assert difference(model, alone) < 1e-4
     assert made is not None
@@ -218,6 +221,8 @@ def test_epochs_until_the_run_ends(tmp_path: Path) -> None:
         trainer = lightning(tmp_path, max_epochs=-1)
         session = ps.patch(trainer, **where, epochs=2)
         trainer.fit(model, lines())
+        with pytest.raises(ScriptFailed, match="trains once"):
+            trainer.fit(model, lines())
     assert session.finished == "all 2 versions are made"
     assert (trainer.global_step, trainer.current_epoch) == (40, 4)
 
