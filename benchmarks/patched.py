@@ -38,7 +38,7 @@ from tests.kits.disk_federation import DiskFederation
 PACKAGES = ("numpy", "torch", "sklearn", "matplotlib", "pydantic")
 BYTES, LENGTH, WORDS = 200_000, 32, 128
 HELD_OUT = 400
-VERSIONS, STEPS = 12, 25
+VERSIONS, STEPS = 8, 20
 SEEDS = 5
 NAMES = tuple(f"client-{number:02d}" for number in range(len(PACKAGES)))
 PLAN = {

@@ -248,8 +248,9 @@ def test_tied_weights_travel_once() -> None:
 
 def test_what_peft_has_put_aside_is_no_part_of_the_base() -> None:
     """The head that `modules_to_save` trains a copy of is random at each site."""
-    model = nn.ModuleDict({"head": nn.ModuleDict({"own": nn.Linear(2, 1)})})
-    model["head"]["original_module"] = nn.Linear(2, 1).requires_grad_(False)  # type: ignore[index]
+    aside = nn.Linear(2, 1).requires_grad_(False)
+    head = nn.ModuleDict({"own": nn.Linear(2, 1), "original_module": aside})
+    model = nn.ModuleDict({"head": head})
     rounds, _ = begun(model, 1)
     assert sorted(rounds.initial) == ["head.own.bias", "head.own.weight"]
 
@@ -358,13 +359,16 @@ def test_a_patched_trainer_goes_to_no_process_that_is_spawned(copied: Any) -> No
         copied(Rounds(plan(), (0, 2), None))
 
 
+PATCHED: list[Rounds] = []
+
+
 class Trainer:
     """Of a library that `patch` knows, by the module that it lies in."""
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setitem(HOOKS, __name__, lambda *_: None)
+    monkeypatch.setitem(HOOKS, __name__, lambda trainer, home, rounds: PATCHED.append(rounds))
     return type("Own", (Trainer,), {"__module__": "elsewhere"})()
 
 
@@ -382,4 +386,7 @@ def test_record_level_privacy_is_refused_and_so_is_another_trainer(
         ps.patch(known, tmp_path, plan())
     with pytest.raises(TypeError, match=r"patch: steps must be int \| None, got '3'"):
         ps.patch(known, tmp_path, plan(), **WHO, steps="3")  # type: ignore[arg-type]
-    assert ps.patch(known, tmp_path, plan(), **WHO).finished == ""
+    session = ps.patch(known, tmp_path, plan(), **WHO, examples=5)
+    assert session.finished == ""
+    assert session._trainer.kinds() is PATCHED[-1].kinds, "found when the trainer begins"
+    assert PATCHED[-1].examples == 5

@@ -7,6 +7,7 @@ lightning, which `pip install -e '.[dev]'` brings.
 import copy
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import secureps as ps
 from secureps.client.patch import Rounds
 from secureps.client.session import LEFT, Exchange, ExchangeTrainer
-from secureps.errors import ScriptFailed, WrongShape
+from secureps.errors import ConfigError, ScriptFailed, WrongShape
 from secureps.policy.plan import Plan
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
@@ -203,6 +204,8 @@ def test_a_lightning_trainer_trains_as_it_would_alone(
     with run_of(plan(), tmp_path, model) as (federation, where):
         trainer = lightning(tmp_path, **how)
         session = ps.patch(trainer, **where)
+        with pytest.raises(ConfigError, match="no process that is spawned"):
+            pickle.dumps(trainer.callbacks)
         trainer.fit(model, lines())
         made = federation.model()
     assert session.finished == "all 3 versions are made"
