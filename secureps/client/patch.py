@@ -52,17 +52,15 @@ FROZEN = "frozen."
 COMPILED = "_orig_mod."  # put into names by torch.compile
 UNUSED = ".original_module."  # of peft, random: `modules_to_save` trains a copy of it
 
-log = logging.getLogger("secureps")
-
 
 class Rounds:
     """Divides a foreign training loop into rounds, of `length`: a place in UNITS, and how many."""
 
-    session: Session
-    _module: nn.Module
-
     def __init__(self, plan: Plan, length: tuple[int, int], judge: Judge | None) -> None:
-        self._plan, (self._unit, self._count), self._judge = plan, length, judge
+        self._plan, (self._unit, self._count) = plan, length
+        self._judge: Any = judge
+        self.session: Session  # given before the trainer begins
+        self._module: nn.Module
         self.examples = 0
         self.initial: Parameters = {}
         self.kinds: dict[str, Kind] = {}
@@ -92,10 +90,9 @@ class Rounds:
         if self._sent:  # the trainer begins again, with smaller batches
             self._load(now)
             return self._round == 0
-        try:
-            self.examples = self.examples or len(data)
-        except TypeError:
-            raise ConfigError("patch: the trainer's data have no length: give examples=") from None
+        if not self.examples and not hasattr(data, "__len__"):
+            raise ConfigError("patch: the trainer's data have no length: give examples=")
+        self.examples = self.examples or len(data)
         self._look_at(_unwrap(module))
         if ranks.is_group():
             self._leads = ranks.is_client()
@@ -106,10 +103,8 @@ class Rounds:
         version = math.inf if self._pulled is None else self._pulled.version
         needed = (self._plan.section.versions - version) * self._count
         if (left := last[self._unit] - now[self._unit]) < needed:
-            log.warning(
-                f"the trainer takes {left:g} {UNITS[self._unit]} more, and the run {needed}: this "
-                "client will leave before the run ends; let the trainer take as many"
-            )
+            text = "the trainer takes %g %s more, the run %d: this client will leave before its end"
+            logging.getLogger("secureps").warning(text, left, UNITS[self._unit], needed)
         return self._round == 0
 
     def advance(self, now: Progress) -> bool:
@@ -121,12 +116,12 @@ class Rounds:
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
         """Judges a version, while the trainer waits for its next one."""
-        assert self._judge is not None
         load_tensors(self._sent, {name: parameters[name] for name in self._sent})
         modes = [(each, each.training) for each in self._module.modules()]
         self._module.eval()
         try:
-            return self._judge(self._module)
+            result: EvaluateResult = self._judge(self._module)
+            return result
         finally:
             for each, mode in modes:
                 each.training = mode

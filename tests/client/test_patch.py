@@ -294,7 +294,7 @@ def test_a_trainer_that_ends_before_the_run_is_warned_of(caplog: pytest.LogCaptu
         Server(rounds, 1)
         with caplog.at_level(logging.WARNING, "secureps"):
             rounds.begin(nn.Linear(2, 1), (0, 0), (most, 1.0), range(9))
-        assert ("takes 5 steps more, and the run 6" in caplog.text) is warned
+        assert ("takes 5 steps more, the run 6" in caplog.text) is warned
 
 
 def test_a_judge_gets_the_model_with_the_version_in_it() -> None:
