@@ -185,7 +185,7 @@ def test_a_hugging_face_trainer_trains_as_it_would_alone(tmp_path: Path) -> None
         assert trainer.train().global_step == 12
         made = federation.model()
     assert session.finished == "all 3 versions are made"
-    assert sorted(session.outcomes.values()) == ["durable"] * 3
+    assert set(session.outcomes.values()) == {"durable"}
     assert difference(model, start) > 5e-3
     # a gradient of a key's bias is nothing but rounding, of which Adam makes whole steps
     assert difference(model, alone, leave_out="c_attn.bias") < 1e-4
