@@ -39,6 +39,7 @@ __all__ = [
     "errors",
     "join",
     "load_plan",
+    "patch",
     "rules",
     "run_client",
     "run_flower",
@@ -48,6 +49,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from secureps import errors
+    from secureps.client.patch import patch
     from secureps.client.session import PulledModel, Session, join
     from secureps.client.settings import Settings
     from secureps.client.torch import TorchTrainer
@@ -75,6 +77,7 @@ else:
         "rules": "secureps.policy.rules.rule",
     }
     _NAMES = {
+        "secureps.client.patch": "patch",
         "secureps.client.settings": "Settings",
         "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",

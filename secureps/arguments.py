@@ -46,6 +46,8 @@ def check_types(function: Callable[P, T]) -> Callable[P, T]:
 def _has_type(value: object, hint: Any) -> bool:
     if get_origin(hint) in (Union, UnionType):
         return any(_has_type(value, each) for each in get_args(hint))
+    if hint is Any:
+        return True
     kind = get_origin(hint) or hint
     if kind in (int, float) and isinstance(value, bool):
         return False

@@ -41,6 +41,7 @@ from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.run import Task
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.tensor_kinds import Kind
 from secureps.roles.machine import WORKER, Halt, Leave, Record, TaskResult
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed
@@ -335,6 +336,7 @@ def join(
     examples: int,
     evaluate: Callable[[Parameters], EvaluateResult] | None = None,
     touches: Mapping[str, NDArray[np.int64]] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
     private_steps: bool = False,
     persons: int = 0,
     state: Path | str | None = None,
@@ -368,6 +370,8 @@ def join(
             thread, between a push and the next pull.
         touches: rows of sparse tensors that its records touch, by name: int64, ascending. The
             operator of the coordinator sees their row-blocks.
+        kinds: which tensors are "statistics" (running means and variances) or "constant", by name.
+            Client-level privacy, whose noise would ruin statistics, refuses to average them.
         private_steps: confirms that the loop takes the private steps of a plan with record-level
             privacy: it samples records, clips each gradient, and adds noise from `config.secret`.
         persons: of how many persons these records are, if the plan protects persons: then the loop
@@ -431,7 +435,7 @@ def join(
         Passphrases(passphrase_fd),
         policy,
     )
-    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches, persons)
+    trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches, kinds, persons)
     trainable_privacy(agreed, trainer, records)
     return Session(joining, trainer, agreed.section.frozen)
 
@@ -612,11 +616,13 @@ class ExchangeTrainer:
         examples: int,
         evaluate: Callable[[Parameters], EvaluateResult] | None = None,
         touches: Mapping[str, NDArray[np.int64]] | None = None,
+        kinds: Mapping[str, Kind] | None = None,
         persons: int = 0,
     ) -> None:
         self._persons = persons
         self.exchange, self._initial, self._examples = exchange, initial, examples
         self._judge, self._touches = evaluate, touches or {}
+        self._kinds = {} if kinds is None else kinds
         self._ties: Mapping[str, str] = {}
 
     def parameters(self, seed: int) -> Parameters:
@@ -627,6 +633,9 @@ class ExchangeTrainer:
 
     def tied(self) -> Mapping[str, str]:
         return self._ties
+
+    def kinds(self) -> Mapping[str, Kind]:
+        return self._kinds
 
     def examples(self) -> int:
         return self._examples

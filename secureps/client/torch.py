@@ -174,7 +174,7 @@ class TorchTrainer:
         with self._reproducible(b"", "load"):
             # torch loads more of itself, for a second: now, not in the first round
             module = self._make_model()
-            if reason := _find_lacking(_tensors_of(module), self._touches):
+            if reason := _find_lacking(tensors_of(module), self._touches):
                 raise ScriptFailed(f"touches: the model's {reason}")
             held = {"train": self._train, "held_out": self._held_out}
             self._no_classes = torch_sgd.refuse_records(module, loss, held)
@@ -196,7 +196,7 @@ class TorchTrainer:
         """
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
             module = self._make_model()
-        state, ties = _tensors_of(module), _ties(module)
+        state, ties = tensors_of(module), _ties(module)
         made = {name: _to_array(each) for name, each in state.items() if name not in ties}
         return {name: made[ties.get(name, name)] for name in state}
 
@@ -242,18 +242,7 @@ class TorchTrainer:
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; running means and variances are "statistics"."""
         with self._reproducible(b"", "load"):
-            module = self._make_model()
-        statistics = {
-            f"{name}.{own}" if name else own
-            for name, layer in module.named_modules()
-            for own in ("running_mean", "running_var")
-            if isinstance(getattr(layer, own, None), Tensor)
-        }
-        found: dict[str, Kind] = {}
-        for name, each in _tensors_of(module).items():
-            fixed: Kind = "trained" if each.requires_grad else "constant"
-            found[name] = "statistics" if name in statistics else fixed
-        return found
+            return find_kinds(self._make_model())
 
     def tied(self) -> dict[str, str]:
         """The further names of the model's tied tensors, each with the name that it stands for."""
@@ -364,7 +353,7 @@ class TorchTrainer:
         self._tell_device()
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
-            kept = {n: each.clone() for n, each in _tensors_of(module).items() if is_whole(each)}
+            kept = {n: each.clone() for n, each in tensors_of(module).items() if is_whole(each)}
             made = local.optimizer(self._optimizer, self._schedule, module, order.steps)
             optimizer, rates = made
             rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
@@ -381,7 +370,7 @@ class TorchTrainer:
                 drawn = rng, noise_generators(key, self._device)
                 torch_sgd.descend_privately(module, optimizer, privacy, task, order.steps, drawn)
             with torch.no_grad():
-                state = {name: each.detach() for name, each in _tensors_of(module).items()}
+                state = {name: each.detach() for name, each in tensors_of(module).items()}
                 for name, each in kept.items():
                     state[name].copy_(each)
             return ranks.state_of(module, state), metrics
@@ -441,24 +430,9 @@ class TorchTrainer:
 
     def _load(self, parameters: Mapping[str, Array]) -> nn.Module:
         module = self._make_model()
-        ties, state = _ties(module), _tensors_of(module)
-        shapes = {name: tuple(each.shape) for name, each in state.items() if name not in ties}
-        given = {name: each for name, each in parameters.items() if name not in ties}
-        if (reason := find_mismatch(given, shapes)) is not None:
-            raise WrongShape(f"not a state of this trainer's model: {reason}")
-        with torch.no_grad():
-            for name in shapes:
-                array, own = np.asarray(given[name]), state[name]
-                if not np.isfinite(array).all():
-                    raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
-                if is_whole(own) and array.dtype.kind == "f":
-                    array = np.rint(array)
-                own.copy_(torch.from_numpy(np.array(array)))
-        for layer in module.modules():
-            # rounding, or a server's momentum, may make a small mean variance negative
-            variance = getattr(layer, "running_var", None)
-            if isinstance(variance, Tensor):
-                variance.clamp_(min=0)
+        ties, state = _ties(module), tensors_of(module)
+        own = {name: each for name, each in state.items() if name not in ties}
+        load_tensors(own, {name: each for name, each in parameters.items() if name not in ties})
         return ranks.place(module, self._device)
 
     @contextmanager
@@ -500,15 +474,47 @@ def _shuffle_batches(
         start += most
 
 
-def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model's state, not copied; leaves out entries that are no tensors."""
     state = module.state_dict(keep_vars=True)
     return {name: each for name, each in state.items() if isinstance(each, Tensor)}
 
 
+def find_kinds(module: nn.Module) -> dict[str, Kind]:
+    statistics = {
+        f"{name}.{own}" if name else own
+        for name, layer in module.named_modules()
+        for own in ("running_mean", "running_var")
+        if isinstance(getattr(layer, own, None), Tensor)
+    }
+    found: dict[str, Kind] = {}
+    for name, each in tensors_of(module).items():
+        fixed: Kind = "trained" if each.requires_grad else "constant"
+        found[name] = "statistics" if name in statistics else fixed
+    return found
+
+
+def load_tensors(own: Mapping[str, Tensor], parameters: Mapping[str, Array]) -> None:
+    """Copies a pulled model into a model's tensors; WrongShape or NotFinite if it cannot be."""
+    shapes = {name: tuple(each.shape) for name, each in own.items()}
+    if (reason := find_mismatch(parameters, shapes)) is not None:
+        raise WrongShape(f"not a state of this trainer's model: {reason}")
+    with torch.no_grad():
+        for name, each in own.items():
+            array = np.asarray(parameters[name])
+            if not np.isfinite(array).all():
+                raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
+            if is_whole(each) and array.dtype.kind == "f":
+                array = np.rint(array)
+            each.copy_(torch.from_numpy(np.array(array)))
+            if name.rpartition(".")[2] == "running_var":
+                # rounding, or a server's momentum, may make a small mean variance negative
+                each.clamp_(min=0)
+
+
 def _ties(module: nn.Module) -> dict[str, str]:
     first = dict[int, str]()
-    state = _tensors_of(module)
+    state = tensors_of(module)
     names = {name: first.setdefault(id(each), name) for name, each in state.items()}
     return {name: own for name, own in names.items() if name != own}
 

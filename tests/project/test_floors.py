@@ -46,6 +46,7 @@ ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "torch": {
         "client/device_rotation.py",
+        "client/patch.py",
         "client/private_sum.py",
         "client/torch.py",
         "client/torch_ranks.py",
