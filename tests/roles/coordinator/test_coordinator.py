@@ -340,6 +340,8 @@ RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, byte
         (HOLDER, requests.Opened(HOLDER, "all", 0, (bytes(32),), b"")),
         ("shard-a", Held("shard-a", "all", 0, (bytes(32),))),
         ("c0", requests.Submit(RECEIPT)),
+        ("c0", requests.Retire("c0", "left by its data holder's own act")),
+        ("c0", requests.Retire("c0")),
     ],
 )
 def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
@@ -347,6 +349,15 @@ def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
 ) -> None:
     """If the coordinator's folder is not mounted, messages in transit are not lost."""
     refused(World(make_plan()), sender, event, NotReady, "none is founded here yet")
+
+
+def test_who_refuses_the_plan_that_it_was_shown_leaves_before_there_is_a_run() -> None:
+    world = World(make_plan(frozen=["bias"]))
+    (shown,) = answers(world.give("c0", JOIN))
+    assert isinstance(shown, requests.Proposal)
+    step = world.give("c0", requests.Retire("c0", "it trains without privacy"))
+    assert answers(step) == [requests.Noted()]
+    assert says(step) == ["c0 takes no part: it trains without privacy"]
 
 
 def test_a_shard_that_is_not_of_the_run() -> None:
