@@ -1349,6 +1349,24 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
     assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"
 
 
+def test_whose_blocks_a_shard_lost_is_named_until_they_are_there_again() -> None:
+    """Also a client that has left, which nobody would start again otherwise."""
+    world = preparing()
+    world.give("c1", requests.Retire("c1"))
+    ids = tuple(SubmissionId(client, "all", 1) for client in CLIENTS)
+    world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
+    lost = "a shard lost the sums and blocks of members: waits for"
+    left = "c1 takes part no more: start it again with its state folder"
+    assert why(world) == f"{lost} c0, c1, c2 again; {left}"
+    for client, waits in (("c0", "c1, c2"), ("c2", "c1")):
+        receipt = world.receipts[SubmissionId(client, "all", 1)]
+        assert orders_of(world.give(client, requests.Submit(receipt))) == []
+        assert why(world) == f"{lost} {waits} again; {left}"
+    world.enter("c1")
+    step = world.give("c1", requests.Submit(world.receipts[ids[1]]))
+    assert [type(o) for o in orders_of(step)] == [orders.Hold] * 2
+
+
 def test_a_round_is_extended_and_then_given_up() -> None:
     world = collecting()
     world.pump(1)
