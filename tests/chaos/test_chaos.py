@@ -210,6 +210,12 @@ WELL: tuple[tuple[int, str], ...] = (
     LEFT_EARLY,
     # a key holder hears which day it is while updates are sealed for the key before its newest
     (400098, "kill:holder-0@691+5.1,renewed:coordinator@2050+3.9"),
+    # a client that had sent is left out and taken back, and too few others are there
+    (
+        400846,
+        "lie:holder-2@2,part:holder-0>coordinator@806+18.7,revoked:client-00@1274+2,"
+        "omits:client-01@896+3.9,frozen:coordinator@1543+34.4,comes:client-05@1354+5.8",
+    ),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
     # a client that was stopped hears that the run failed when it goes on again

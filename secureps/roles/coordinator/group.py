@@ -163,19 +163,27 @@ class Members:
         for client in {id.client for id in lost} & self.moved.keys():
             self.moved[client] = at
 
-    def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
+    def drop(
+        self,
+        ids: Iterable[SubmissionId],
+        version: int,
+        at: float,
+        anew: Mapping[SubmissionId, Base],
+    ) -> None:
         """Gives submissions up; their clients may send others for the same cohort.
 
         A submission that was to return may be made anew from the same base if it was its client's
-        newest. That counts as a refusal (`refuse`), so that it does not go on without end.
+        newest. That counts as a refusal (`refuse`), so that it does not go on without end. So may
+        those in `anew`, which stands for their bases.
         """
-        for id in ids:
+        for id in sorted(ids, reverse=True):
             base = self.returning.get(id)
             self.remove((id,))
             if base is not None:
                 self._count(id.client, version, at)
             if id in self.answers:
                 continue
+            base = anew.get(id, base)
             if base is not None and self.sent.get(id.client) == base:
                 del self.sent[id.client]
                 if base.step:
@@ -731,10 +739,18 @@ class GroupState:
             self.open_receipts.remove(id)
             self.members.remove((id,))
 
-    def drop(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Drops submissions for good; in a round, their clients may send a new answer."""
+    def drop(
+        self, ids: Collection[SubmissionId], at: float, left_out: Collection[str] = ()
+    ) -> None:
+        """Drops submissions for good; in a round, their clients may send a new answer.
+
+        Clients that an operator has left out may send the same once more if they are taken back:
+        they have sent from the newest version, and a rule may ask each client only once.
+        """
         self._expect_anew(ids)
-        self.members.drop(ids, self.version, at)
+        own = (self.receipts[id] for id in ids if id.client in left_out and id in self.receipts)
+        anew = {each.id: Base(each.version, each.step) for each in own}
+        self.members.drop(ids, self.version, at, anew)
         self.let_go(ids)
 
     def lose(self, ids: Collection[SubmissionId], at: float) -> None:
