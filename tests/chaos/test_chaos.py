@@ -140,6 +140,11 @@ ENDS: dict[str, tuple[int, str]] = {
         400476,
         "waits for client-01, without whom no set may be tried",
     ),
+    # what a spoilt cohort's two other key holders answer leaves nothing to compare
+    "spoil:client-03@2,wiped:holder-1@1586+1.8,stands:coordinator@993+30.2": (
+        400639,
+        "no 2 of 2 answers open it; waits for holder-1",
+    ),
     "spoil:client-03@2,pause:holder-2@953+32.2,older:coordinator@1145+5.2,"
     "stands:coordinator@174+53.1,quits:client-03@1222": (
         5107,

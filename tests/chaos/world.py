@@ -362,6 +362,8 @@ class World(Simulation):
         needed = len(here) < least or said_live(said) == len(here - {self.setting.judge})
         missed = said_needed(said)
         needed |= bool(missed) and missed <= set(left)
+        # Where the deadline never comes, the answers of the other key holders are not enough.
+        needed |= self.setting.rule == "all" and not set(left) <= set(self.clients)
         return f"{self._why(left[0])} ({said})" if left and needed else ""
 
     def _start_missed(self) -> None:
