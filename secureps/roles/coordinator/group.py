@@ -163,33 +163,30 @@ class Members:
         for client in {id.client for id in lost} & self.moved.keys():
             self.moved[client] = at
 
-    def drop(
-        self,
-        ids: Iterable[SubmissionId],
-        version: int,
-        at: float,
-        anew: Mapping[SubmissionId, Base],
-    ) -> None:
+    def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
         """Gives submissions up; their clients may send others for the same cohort.
 
         A submission that was to return may be made anew from the same base if it was its client's
-        newest. That counts as a refusal (`refuse`), so that it does not go on without end. So may
-        those in `anew`, which stands for their bases.
+        newest. That counts as a refusal (`refuse`), so that it does not go on without end.
         """
-        for id in sorted(ids, reverse=True):
+        for id in ids:
             base = self.returning.get(id)
             self.remove((id,))
             if base is not None:
                 self._count(id.client, version, at)
             if id in self.answers:
                 continue
-            base = anew.get(id, base)
-            if base is not None and self.sent.get(id.client) == base:
-                del self.sent[id.client]
-                if base.step:
-                    self.sent[id.client] = Base(base.version, base.step - 1)
+            if base is not None:
+                self.expect_anew(id.client, base)
             if self.clocks.get(id.client, 0) > self.closed:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
+
+    def expect_anew(self, client: str, base: Base) -> None:
+        """Lets a client send an update from this base once more, if that was its newest."""
+        if self.sent.get(client) == base:
+            del self.sent[client]
+            if base.step:
+                self.sent[client] = Base(base.version, base.step - 1)
 
     def stand_still(self, since: float, until: float) -> None:
         self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
@@ -748,9 +745,11 @@ class GroupState:
         they have sent from the newest version, and a rule may ask each client only once.
         """
         self._expect_anew(ids)
-        own = (self.receipts[id] for id in ids if id.client in left_out and id in self.receipts)
-        anew = {each.id: Base(each.version, each.step) for each in own}
-        self.members.drop(ids, self.version, at, anew)
+        self.members.drop(ids, self.version, at)
+        again = {id for id in ids if id.client in left_out} - self.members.answers
+        own = (self.receipts[id] for id in again if id in self.receipts)
+        for receipt in sorted(own, key=lambda each: each.id, reverse=True):  # the newest first
+            self.members.expect_anew(receipt.id.client, Base(receipt.version, receipt.step))
         self.let_go(ids)
 
     def lose(self, ids: Collection[SubmissionId], at: float) -> None:
