@@ -37,6 +37,7 @@ _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
 _COMMAND = "said by an operator's command: tests/processes/test_standby.py"
+_LAST = "of clients that keep the last model, as none does here: tests/client/test_last_model.py"
 
 KNOWN: dict[str, str] = {
     **dict.fromkeys(("hears Follow", "orders Answer Rows"), _LEAD),
@@ -44,6 +45,7 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
+    "hears Done Contribute": _LAST,
 }
 """What chaos does not play, and why."""
 

@@ -23,11 +23,23 @@ def happen(world: World, fault: Fault) -> None:
     if min(world.versions().values()) < 0:
         world.loop.call_later(LATER, partial(happen, world, fault))
         return
-    come = partial(_come, world, fault.who) if fault.kind == ADDED else None
-    if come is not None:
-        come()
-    # A removal that was said later may be heard before, and ends the shard.
-    world.operator.demand(Act(DEEDS[fault.kind].value, fault.who, "chaos"), come)
+    then = None
+    if fault.kind == ADDED:
+        _come(world, fault.who)
+        then = partial(_attend, world, fault.who)
+    world.operator.demand(Act(DEEDS[fault.kind].value, fault.who, "chaos"), then)
+
+
+def _attend(world: World, name: str) -> None:
+    """Starts a shard again while blocks are to move to it, as the reason of the run says.
+
+    A removal that was said later may be heard before, and one that was said before may end the
+    shard after it was added again.
+    """
+    _come(world, name)
+    moving = world.coordinator.federation.moving
+    if (moving.what, moving.shard) == (ShardDeed.ADD, name):
+        world.loop.call_later(LATER, partial(_attend, world, name))
 
 
 def _come(world: World, name: str) -> None:

@@ -19,9 +19,11 @@ from secureps.messages.coordinator_records import (
 )
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
-from secureps.roles.coordinator import membership
+from secureps.policy.cohorts import suspicion
+from secureps.roles.coordinator import commit, membership
 from secureps.roles.coordinator.group import TRANSITIONS, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.transaction import Sessions
 from secureps.roles.machine import Answer, Step
 from secureps.roles.member.member import LEFT
 from secureps.roles.shard.state import ShardState
@@ -131,6 +133,18 @@ ENDS: dict[str, tuple[int, str]] = {
     # two leave, and the three that a cohort needs are not there without a lost one
     "part:client-00>shard-0@793+34.3,torn:shard-0@31+4,older:client-01@757+4.1,"
     "quits:client-04@1063,quits:client-00@1585": (100116, "the minimum cohort is 3"),
+    # one leaves, and no round opens without a lost one, though it might close
+    "older:client-04@603+7,quits:client-01@1421": (300639, "waits for members: 3 of 4 are live"),
+    # a cohort was burnt, and a lost one stood in it
+    "spoil:client-03@1,torn:client-03@13+7.1,kill:client-01@470+7.2,older:client-01@1066+1.8": (
+        400476,
+        "waits for client-01, without whom no set may be tried",
+    ),
+    # what a spoilt cohort's two other key holders answer leaves nothing to compare
+    "spoil:client-03@2,wiped:holder-1@1586+1.8,stands:coordinator@993+30.2": (
+        400639,
+        "no 2 of 2 answers open it; waits for holder-1",
+    ),
     "spoil:client-03@2,pause:holder-2@953+32.2,older:coordinator@1145+5.2,"
     "stands:coordinator@174+53.1,quits:client-03@1222": (
         5107,
@@ -164,6 +178,12 @@ def test_a_run_that_cannot_end_says_why_and_leaves_what_a_new_one_begins_from(fa
     assert not outcome.ended.startswith("no end")
 
 
+LEFT_EARLY = (
+    300599,
+    "dies:shard-0@7+5.4,wiped:shard-0@1399+6.8,stands:coordinator@1096+15.2,stops:client-03@1127",
+)
+"""A client has left, and a shard loses what it had sent for the next version."""
+
 WELL: tuple[tuple[int, str], ...] = (
     # two parties at one event, and a third in the middle of a write
     (0, "power:coordinator@900+2,power:shard-0@900+3,torn:client-01@9+1"),
@@ -191,6 +211,16 @@ WELL: tuple[tuple[int, str], ...] = (
     (8, "spoil:client-02@1"),
     # an update that comes too late is dropped, and leaves what was kept before it
     (17, "part:client-02>shard-0@500+30"),
+    # a client that has left is started again, since a shard lost what it had sent
+    LEFT_EARLY,
+    # a key holder hears which day it is while updates are sealed for the key before its newest
+    (400098, "kill:holder-0@691+5.1,renewed:coordinator@2050+3.9"),
+    # a client that had sent is left out and taken back, and too few others are there
+    (
+        400846,
+        "lie:holder-2@2,part:holder-0>coordinator@806+18.7,revoked:client-00@1274+2,"
+        "omits:client-01@896+3.9,frozen:coordinator@1543+34.4,comes:client-05@1354+5.8",
+    ),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
     # a client that was stopped hears that the run failed when it goes on again
@@ -198,6 +228,11 @@ WELL: tuple[tuple[int, str], ...] = (
     # shards come and go: with copies of each block, a codec, without rounds, a client away
     (0, "added:shard-2@500,removed:shard-0@700"),
     (0, "removed:shard-0@500,added:shard-0@800"),
+    (
+        300888,
+        "torn:client-00@9+3.7,jump:coordinator@125+19.2,kill:client-03@419+2.3,"
+        "removed:shard-0@352,added:shard-0@473",
+    ),
     (1, "added:shard-2@500,drained:shard-0@700,added:shard-0@1000"),
     (45, "added:shard-2@400,kill:shard-1@800+30,removed:shard-1@805"),
     (16, "added:shard-2@500,removed:shard-0@900,kill:shard-2@950+2,gone:coordinator@1000"),
@@ -281,6 +316,12 @@ CHANGES: dict[str, tuple[int, str]] = {
     "revoked:client-03@700+1": (8, WHOLE),
     "comes:client-05@400+1": (4, WHOLE),
     "renewed:coordinator@700+9": (1, WHOLE),
+    # a coordinator that was stopped begins anew after the run has failed under its standby
+    "replaced:holder-1@83+2.3,replaced:holder-0@280+2.3,part:standby>client-03@512+16.2,"
+    "frozen:coordinator@512+16.2,quits:client-00@715": (
+        300805,
+        "too few clients are left for version 1 of all",
+    ),
 }
 """Rosters that change, under which seed's plan, and how the run ends."""
 
@@ -319,6 +360,12 @@ OWN: dict[str, tuple[int, str, str]] = {
     # only the last evaluation is left to do, and too few are left for it
     "stops:client-03@1670": (70142, WHOLE, WHOLE),
     "quits:client-01@500": (0, "too few clients are left for version 2 of all: takes", LEFT),
+    # a coordinator whose folder is not mounted cannot be told
+    "away:coordinator@1040+4.5,quits:client-01@878,stops:client-00@1388,lowers:client-04@348+0.4": (
+        300560,
+        "too few clients are left for version 2 of all: takes",
+        LEFT,
+    ),
 }
 """Acts of a data holder, under which seed's plan, and how the run and the client end."""
 
@@ -360,6 +407,43 @@ def test_an_end_that_nothing_led_to_is_found(faults: str, tmp_path: Path) -> Non
         assert not complaints(world)
         forget(world)
         assert any(found.startswith(said) for found in complaints(world))
+
+
+def test_a_run_that_waits_for_a_client_that_is_there_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one lost its disk, and the run says how many are there: one less than there are."""
+    faults, renew = parsed("older:client-04@603+7"), Sessions.renew
+    assert not play(300639, faults).complaints
+    monkeypatch.setattr(
+        Sessions,
+        "renew",
+        lambda here, client, until: None if client == "client-01" else renew(here, client, until),
+    )
+    (found,) = play(300639, faults).complaints
+    assert "still wait: " in found
+    assert "waits for members: 3 of 4 are live" in found
+
+
+def test_a_run_that_names_another_client_than_the_lost_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    burnt = (
+        "spoil:client-03@1,torn:client-03@13+7.1,kill:client-01@470+7.2,older:client-01@1066+1.8"
+    )
+    monkeypatch.setattr(suspicion, "named", lambda names: "client-02")
+    (found,) = play(400476, parsed(burnt)).complaints
+    assert found.endswith("still wait: waits for client-02, without whom no set may be tried")
+
+
+def test_a_run_that_does_not_say_who_is_to_be_started_again_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = "a shard lost the sums and blocks of members"
+    monkeypatch.setattr(commit, "_describe_awaited", lambda tx, ids: waits)
+    seed, faults = LEFT_EARLY
+    (found,) = play(seed, parsed(faults)).complaints
+    assert found.endswith(f"still wait: {waits}")
 
 
 def answers_first(executor: Executor, handled: list[tuple[Any, Step]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -203,6 +204,26 @@ PATIENCE = 200.0
 READ = 1.0
 """Seconds until a client is started again that ended after its run had gone on."""
 
+_LIVE = re.compile(r"waits for members: (\d+) of \d+ are live")
+"""In the reason of a run that opens no round, for too few clients are there."""
+
+
+def said_live(reason: str) -> int | None:
+    """How many clients a run says are there, if it waits for more; None if it does not."""
+    found = _LIVE.search(reason)
+    return None if found is None else int(found[1])
+
+
+_NEEDED = re.compile(r"waits for ([^;]*), without whom no set may be tried")
+"""In the reason of a run whose cohort was burnt, and whose members must stand in the next ones."""
+
+
+def said_needed(reason: str) -> set[str]:
+    """Without which clients a run says that no set of its clients may be tried."""
+    found = _NEEDED.search(reason)
+    return set() if found is None else set(re.split(r", | and ", found[1]))
+
+
 LEADS = (COORDINATOR, STANDBY)
 
 HOLDS = 60
@@ -307,6 +328,7 @@ class World(Simulation):
             else:
                 self.given_up = self._why(name)
         if self.lost and self.loop.now() > self._lost_at + PATIENCE and not self.given_up:
+            self._start_missed()
             self.given_up = self._waits_in_vain()
         return self.stood is not None or bool(self.given_up) or self._ended_well()
 
@@ -335,8 +357,22 @@ class World(Simulation):
         ]
         bounds = [self.plan.bounds(group) for group in self.plan.groups]
         least = min(CLIENTS if self.setting.rule == "all" else each.minimum for each in bounds)
-        needed = len(set(self.clients) - ended) < least
+        here = set(self.clients) - ended
+        # A round opens with more members than it may close with.
+        needed = len(here) < least or said_live(said) == len(here - {self.setting.judge})
+        missed = said_needed(said)
+        needed |= bool(missed) and missed <= set(left)
+        # Where the deadline never comes, the answers of the other key holders are not enough.
+        needed |= self.setting.rule == "all" and not set(left) <= set(self.clients)
         return f"{self._why(left[0])} ({said})" if left and needed else ""
+
+    def _start_missed(self) -> None:
+        """Whoever runs a client that has left starts it again, if the reason of the run says so."""
+        reason = self.reasons()
+        for name in self.clients:
+            left = name not in self.down and self.parties[name].halted.done()
+            if left and re.search(rf"{name}\b[^;]* take(s)? part no more: start ", reason):
+                self._start_again(name)
 
     @staticmethod
     def _knows(machine: Machine) -> bool:
@@ -611,11 +647,17 @@ class World(Simulation):
         return Journal(self._gate, partial(self._journalled, name), rows)
 
     def _journalled(self, name: str, record: Any) -> None:
-        """A record is durable. A run that failed waits for who had left, once it goes on."""
+        """A record is durable. A run that failed waits for who had left, once it goes on.
+
+        What a coordinator writes that does not rule says nothing of the run: it was stopped while
+        its standby took over, say, and begins anew before it hears of that.
+        """
         self.evidence.journalled(name, record)
+        if name != self.ruler:
+            return
         if isinstance(record, Ending | Finished):
             self._run_failed = bool(record.failure)
-        elif isinstance(record, Incarnated) and self._run_failed and name in LEADS:
+        elif isinstance(record, Incarnated) and self._run_failed:
             self._run_failed = False
             self.loop.call_later(0.0, self._bring_back)
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
@@ -105,9 +105,24 @@ def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
         return
-    begun = group.is_opening and group.is_closed_over(receipt.id)
-    if begun and tx.sessions.asked.isdisjoint(group.summed):
+    if not (group.is_opening and group.is_closed_over(receipt.id)):
+        return
+    if awaited := tx.sessions.asked.intersection(group.summed):
+        group.reason = _describe_awaited(tx, awaited)
+    else:
         hold_again(tx, group)
+
+
+def _describe_awaited(tx: Transaction, ids: Collection[SubmissionId]) -> str:
+    """Says which members must send their blocks again, and which of them have left the run."""
+    clients = sorted(id.client for id in ids)
+    text = f"a shard lost the sums and blocks of members: waits for {named(clients)} again"
+    if left := [client for client in clients if client in tx.federation.retired]:
+        alone = len(left) == 1
+        take, them = ("takes", "it") if alone else ("take", "them")
+        folder = "its state folder" if alone else "their state folders"
+        text += f"; {named(left)} {take} part no more: start {them} again with {folder}"
+    return text
 
 
 def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
@@ -442,9 +457,7 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
         burn(tx, group, text)
     elif ids:
         send_again(tx, ids)
-        clients = named([id.client for id in ids])
-        text = f"a shard lost the sums and blocks of members: waits for {clients} again"
-        group.reason = text
+        group.reason = _describe_awaited(tx, ids)
     elif group.closed_cohort.key is not None:
         prepare_again(tx, group)
     else:

@@ -173,12 +173,17 @@ class Members:
                 self._count(id.client, version, at)
             if id in self.answers:
                 continue
-            if base is not None and self.sent.get(id.client) == base:
-                del self.sent[id.client]
-                if base.step:
-                    self.sent[id.client] = Base(base.version, base.step - 1)
+            if base is not None:
+                self.expect_anew(id.client, base)
             if self.clocks.get(id.client, 0) > self.closed:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
+
+    def expect_anew(self, client: str, base: Base) -> None:
+        """Lets a client send an update from this base once more, if that was its newest."""
+        if self.sent.get(client) == base:
+            del self.sent[client]
+            if base.step:
+                self.sent[client] = Base(base.version, base.step - 1)
 
     def stand_still(self, since: float, until: float) -> None:
         self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
@@ -728,10 +733,20 @@ class GroupState:
             self.open_receipts.remove(id)
             self.members.remove((id,))
 
-    def drop(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Drops submissions for good; in a round, their clients may send a new answer."""
+    def drop(
+        self, ids: Collection[SubmissionId], at: float, left_out: Collection[str] = ()
+    ) -> None:
+        """Drops submissions for good; in a round, their clients may send a new answer.
+
+        Clients that an operator has left out may send the same once more if they are taken back:
+        they have sent from the newest version, and a rule may ask each client only once.
+        """
         self._expect_anew(ids)
         self.members.drop(ids, self.version, at)
+        again = {id for id in ids if id.client in left_out} - self.members.answers
+        own = (self.receipts[id] for id in again if id in self.receipts)
+        for receipt in sorted(own, key=lambda each: each.id, reverse=True):  # the newest first
+            self.members.expect_anew(receipt.id.client, Base(receipt.version, receipt.step))
         self.let_go(ids)
 
     def lose(self, ids: Collection[SubmissionId], at: float) -> None:

@@ -61,6 +61,7 @@ from secureps.roles.coordinator.group import REASON_LIMIT, GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import RosterFollower
+from secureps.roles.pinned_run import LATER
 from secureps.roles.validation import block_bytes, check_sequence
 from secureps.wording import named, printable
 
@@ -83,6 +84,7 @@ def join(tx: Transaction, message: requests.Join) -> NotReady | requests.Proposa
         return waits
     if tx.plan.section.frozen and not schema.valued:
         tx.plan.layout(schema)  # raises PlanRefused
+        tx.sessions.proposed.add(client)
         return requests.Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, schema)
@@ -251,8 +253,18 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
 
 
 def retire(tx: Transaction, message: requests.Retire) -> None:
-    """Notes that a member leaves or rests, and lets rounds go on without it."""
+    """Notes that a member leaves or rests, and lets rounds go on without it.
+
+    Raises:
+        NotReady: the client leaves a run, and this coordinator has none.
+        UnknownParty: it has not joined.
+    """
     client, reason = message.client, shorten(message.reason)
+    shown = tx.federation.pinned is not None or client in tx.sessions.proposed
+    if not (shown or message.returns):
+        # This folder may be a volume that is not mounted. The coordinator that has the run would
+        # never hear of it, and wait for this client for ever.
+        raise NotReady(f"{client} leaves a run, and none is founded here yet", LATER)
     tx.sessions.leave(client)
     if client not in tx.federation.members:
         if not reason:

@@ -855,7 +855,7 @@ class CoordinatorState:
                 group.end_stream(reason)
             case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
-                group.drop(ids, at)
+                group.drop(ids, at, self.left_out)
                 if group.phase is Phase.FOUNDING:
                     group.coming = {}
             case requests.Withdraw(id=id):

@@ -67,6 +67,7 @@ class Sessions:
         epochs: the number of the roster that each party went by when it last subscribed.
         troubles: what is wrong at servers and clients.
         roster: what is wrong with the coordinator's own roster.
+        proposed: clients that were shown the plan before they joined.
         refused: clients that took no part in the plan, and for which the log says so.
         obeyed: the incarnation that each server says it obeys.
         told_of: the incarnation that each server was told of before this coordinator ruled.
@@ -96,6 +97,7 @@ class Sessions:
     epochs: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
     roster: str = ""
+    proposed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     obeyed: dict[str, int] = field(default_factory=dict)
     told_of: dict[str, int] = field(default_factory=dict)

@@ -190,8 +190,13 @@ class KeyRotation:
         return self.number if self.announced.least < self.least else None
 
     def overdue_below(self, unix: float | None) -> int:
-        """Returns the number below which keys must be erased now, even if they are still needed."""
-        old = [n for n, at in self._replaced.items() if unix is not None and unix - at >= KEPT]
+        """Returns the number below which keys must be erased now, even if they are still needed.
+
+        A key that was replaced before this holder knew the date goes with the next one. Counted
+        from the year 1970 it would go at once, and with it the updates that are sealed for it.
+        """
+        dated = ((n, at) for n, at in self._replaced.items() if at)
+        old = [n for n, at in dated if unix is not None and unix - at >= KEPT]
         return max(old, default=self.least)
 
 

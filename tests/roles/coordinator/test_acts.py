@@ -1,5 +1,7 @@
 """An operator's acts: which are refused, and that each is done once."""
 
+from typing import Any
+
 import pytest
 
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
@@ -130,6 +132,30 @@ def test_a_stream_waits_for_nobody_who_is_left_out() -> None:
     world.give(COORDINATOR, OUT)
     assert "c1" not in training
     assert "c2" in training
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ({"name": "buffered", "buffer": 5, "minimum": 5, "max_staleness": 4}, 1),
+        ({"name": "ssp", "slack": 1, "minimum": 5}, 2),
+    ],
+)
+def test_who_is_taken_back_sends_again_what_was_dropped(rule: dict[str, Any], steps: int) -> None:
+    """Else all others would wait for an update that the rule asks nobody for."""
+    world = StreamWorld(stream_plan(rule))
+    world.found()
+    for _ in range(steps):
+        world.send("c1")
+    world.give(COORDINATOR, OUT)
+    assert world.ready() == ["c0", "c2", "c3", "c4"]
+    world.give(COORDINATOR, BACK)
+    asked = world.senders["c1"].invite
+    assert asked is not None
+    assert (asked.version, asked.step) == (0, 0)
+    world.send("c0", "c1", "c2", "c3", "c4")
+    assert world.group().version == 1
+    assert world.replayed().federation.groups["all"].version == 1
 
 
 def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:

@@ -340,6 +340,8 @@ RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, byte
         (HOLDER, requests.Opened(HOLDER, "all", 0, (bytes(32),), b"")),
         ("shard-a", Held("shard-a", "all", 0, (bytes(32),))),
         ("c0", requests.Submit(RECEIPT)),
+        ("c0", requests.Retire("c0", "left by its data holder's own act")),
+        ("c0", requests.Retire("c0")),
     ],
 )
 def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
@@ -347,6 +349,15 @@ def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
 ) -> None:
     """If the coordinator's folder is not mounted, messages in transit are not lost."""
     refused(World(make_plan()), sender, event, NotReady, "none is founded here yet")
+
+
+def test_who_refuses_the_plan_that_it_was_shown_leaves_before_there_is_a_run() -> None:
+    world = World(make_plan(frozen=["bias"]))
+    (shown,) = answers(world.give("c0", JOIN))
+    assert isinstance(shown, requests.Proposal)
+    step = world.give("c0", requests.Retire("c0", "it trains without privacy"))
+    assert answers(step) == [requests.Noted()]
+    assert says(step) == ["c0 takes no part: it trains without privacy"]
 
 
 def test_a_shard_that_is_not_of_the_run() -> None:
@@ -1336,6 +1347,24 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
     )
     world.give("c1", gone)
     assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"
+
+
+def test_whose_blocks_a_shard_lost_is_named_until_they_are_there_again() -> None:
+    """Also a client that has left, which nobody would start again otherwise."""
+    world = preparing()
+    world.give("c1", requests.Retire("c1"))
+    ids = tuple(SubmissionId(client, "all", 1) for client in CLIENTS)
+    world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
+    lost = "a shard lost the sums and blocks of members: waits for"
+    left = "c1 takes part no more: start it again with its state folder"
+    assert why(world) == f"{lost} c0, c1, c2 again; {left}"
+    for client, waits in (("c0", "c1, c2"), ("c2", "c1")):
+        receipt = world.receipts[SubmissionId(client, "all", 1)]
+        assert orders_of(world.give(client, requests.Submit(receipt))) == []
+        assert why(world) == f"{lost} {waits} again; {left}"
+    world.enter("c1")
+    step = world.give("c1", requests.Submit(world.receipts[ids[1]]))
+    assert [type(o) for o in orders_of(step)] == [orders.Hold] * 2
 
 
 def test_a_round_is_extended_and_then_given_up() -> None:

@@ -558,6 +558,14 @@ def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
     assert made.overdue_below(DAY + KEPT + 10) == 2
 
 
+def test_what_was_replaced_before_the_date_was_known_goes_a_day_after_the_next_one() -> None:
+    made = rotation(KeyReplaced(announced(1), 0.0))
+    assert made.overdue_below(DAY) == 0
+    assert made.number_to_announce(DAY) == 2, "its time is up, as far as the holder knows"
+    made.apply(KeyReplaced(announced(2), DAY))
+    assert (made.overdue_below(DAY + KEPT - 1), made.overdue_below(DAY + KEPT)) == (0, 2)
+
+
 def test_what_is_erased_stays_so_whatever_is_said_later() -> None:
     made = rotation(KeyReplaced(announced(7), DAY), KeysErased(5), KeysErased(3))
     assert (made.least, made.overdue_below(DAY)) == (5, 5)
