@@ -10,9 +10,11 @@ floats in memory. The last models are judged on text that nobody trained on.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -181,7 +183,11 @@ def trained(seed: int, private: bool) -> Any:
         made = Trainer(models[number], arguments, train_dataset=Text(PACKAGES[number]))
         made.batches = 1000 * seed + number
         session = ps.patch(made, **where, name=NAMES[number])
-        made.train()
+        try:
+            made.train()
+        except BaseException:  # the others would wait for it
+            traceback.print_exc()
+            os._exit(1)
         assert not private or session.finished == f"all {VERSIONS} versions are made"
         return models[number]
 
