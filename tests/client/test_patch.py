@@ -74,11 +74,17 @@ def _plain(tensor: Any) -> Any:
 
 
 def begun(
-    module: nn.Module, *seeds: int, agreed: Plan | None = None, length: tuple[int, int] = (0, 2)
+    module: nn.Module,
+    *seeds: int,
+    agreed: Plan | None = None,
+    length: tuple[int, int] = (0, 2),
+    model: Mapping[str, Any] | None = None,
+    work: float = 1.0,
 ) -> tuple[Rounds, Server]:
     """A loop that has joined a run of these seeds, of a plan of two steps a round."""
     rounds = Rounds(agreed or plan(), length, None)
-    server = Server(rounds, *seeds)
+    server = Server(rounds, *seeds, model=model)
+    server.work = work
     rounds.begin(module, (0, 0), MANY, range(9))
     return rounds, server
 
@@ -120,10 +126,7 @@ def test_a_round_of_epochs_ends_with_an_epoch() -> None:
 
 
 def test_work_takes_a_part_of_the_round() -> None:
-    rounds = Rounds(plan(), (0, 5), None)
-    server = Server(rounds, 1, 2)
-    server.work = 0.5
-    rounds.begin(nn.Linear(2, 1), (0, 0), MANY, range(9))
+    rounds, server = begun(nn.Linear(2, 1), 1, 2, length=(0, 5), work=0.5)
     assert not rounds.advance((1, 0))
     assert server.pushed == []
     rounds.advance((2, 0))
@@ -148,10 +151,8 @@ def test_an_update_that_was_lost_is_pushed_again_and_not_trained_anew() -> None:
 
 def test_a_model_in_16_bits_does_not_round_the_published_values() -> None:
     module = nn.Linear(64, 1).to(torch.bfloat16)
-    rounds = Rounds(plan(), (0, 1), None)
     fine = {"weight": np.linspace(-1, 1, 64, dtype=np.float32)[None], "bias": np.full(1, 0.1, "f4")}
-    server = Server(rounds, 1, 2, model=fine)
-    rounds.begin(module, (0, 0), MANY, range(9))
+    rounds, server = begun(module, 1, 2, length=(0, 1), model=fine)
     assert module.weight.dtype == torch.bfloat16
     rounds.advance((1, 0))
     assert np.array_equal(server.pushed[0]["parameters"]["weight"], fine["weight"]), "no step"
@@ -165,10 +166,8 @@ def test_a_model_in_16_bits_does_not_round_the_published_values() -> None:
 def test_a_model_in_32_bits_is_pushed_to_the_bit() -> None:
     """Not as a published value and a difference, whose sum is another one."""
     module = nn.Linear(1, 1)
-    rounds = Rounds(plan(), (0, 1), None)
     large = {"weight": np.full((1, 1), 1e8, "f4"), "bias": np.zeros(1, "f4")}
-    server = Server(rounds, 1, model=large)
-    rounds.begin(module, (0, 0), MANY, range(9))
+    rounds, server = begun(module, 1, length=(0, 1), model=large)
     nn.init.constant_(module.weight, 0.1)
     rounds.advance((1, 0))
     assert server.pushed[0]["parameters"]["weight"].item() == np.float32(0.1)

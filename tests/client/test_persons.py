@@ -12,21 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import private_sum as ps_sum
-from secureps.client.private_sum import (
-    OuterProducts,
-    PrivateSum,
-    SingleGradients,
-    make_records,
-    private_sum,
-    zero_sums,
-)
+from secureps.client.private_sum import OuterProducts, PrivateSum, make_records, private_sum
 from secureps.client.torch import TorchTrainer, fit_key
 from secureps.client.torch_sgd import LocalSgd, Task, number_persons
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, ScriptFailed
 from tests.client.test_record_gradients import MODELS, example
 from tests.client.test_torch import PRIVACY, PRIVATE, mlp, records, same
-from tests.kits.torch_models import CPU, Built, moved
+from tests.kits.torch_models import CPU, Built, gradients_of, length, moved, sums_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -36,73 +29,23 @@ OWNERS = np.array([2, 0, 1, 2, 2, 0, 2, 3, 2])
 FLOAT32 = 1 + 1e-5
 
 
-def summed(
-    model: nn.Module,
-    records: tuple[Tensor, Tensor],
-    owners: NDArray[np.int64],
-    bound: float,
-    most: int = 1024,
-    *,
-    alone: bool = False,
-) -> tuple[dict[str, Tensor], PrivateSum]:
-    """The sum of these persons, of whom `most` records are computed together."""
-    x, y = records
-    made = [each.to(x.device) for each in make_records(x, y)]
-    torch.manual_seed(5)
-    found = private_sum(model, functional.cross_entropy, (made[0], made[1]), bound)
-    if alone:
-        gradients = SingleGradients(model, functional.cross_entropy)
-        found = PrivateSum(gradients, 1, bound, x.device)
-    found.most = min(most, found.most)
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    sums = zero_sums(trained.values())
-    order = np.argsort(owners, kind="stable")
-
-    def batch(index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        assert len(index) <= most, "gradients of so many records are in memory at a time"
-        return x[torch.from_numpy(index)], y[torch.from_numpy(index)]
-
-    found.add(batch, order, sums, owners)
-    return {name: sums[each] for name, each in trained.items()}, found
-
-
-def by_person(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
-    """Each person's gradient by plain autograd: of the sum of the losses of all records."""
-    own = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    found = []
-    for person in range(OWNERS.max() + 1):
-        losses = [
-            functional.cross_entropy(model(x[at : at + 1]), y[at : at + 1])
-            for at in np.flatnonzero(person == OWNERS)
-        ]
-        gradients = torch.autograd.grad(
-            torch.stack(losses).sum(), list(own.values()), allow_unused=True, materialize_grads=True
-        )
-        found.append(dict(zip(own, gradients, strict=True)))
-    return found
-
-
-def length(sums: dict[str, Tensor]) -> float:
-    return float(torch.cat([each.flatten() for each in sums.values()]).double().norm())
-
-
 @pytest.mark.parametrize("kind", MODELS)
 def test_norms_and_sums_are_those_of_each_persons_summed_gradient(kind: str) -> None:
     """Also where a person's records are in several parts; some clipped and some not."""
     model, x, y = example(kind, len(OWNERS))
-    gradients = by_person(model, x, y)
+    gradients = gradients_of(model, x, y, OWNERS)
     norms = [length(each) for each in gradients]
     bound = float(np.mean(norms))
     weights = [min(1.0, bound / (norm + 1e-6)) for norm in norms]
     assert min(weights) < 1 == max(weights)
     for most in (1024, 2):
-        sums, found = summed(model, (x, y), OWNERS, bound, most)
+        sums, found = sums_of(model, x, y, OWNERS, bound, most)
         for name, each in sums.items():
             pairs = zip(weights, gradients, strict=True)
             wanted = torch.stack([weight * own[name] for weight, own in pairs]).sum(dim=0)
             assert torch.allclose(each, wanted, rtol=1e-7, atol=1e-12), name
         assert not found.left_out
-    one, _ = summed(model, (x[OWNERS == 2], y[OWNERS == 2]), np.zeros(5, np.int64), 1e9, 2)
+    one, _ = sums_of(model, x[OWNERS == 2], y[OWNERS == 2], np.zeros(5, np.int64), 1e9, 2)
     assert length(one) == pytest.approx(norms[2], rel=1e-7)
 
 
@@ -120,8 +63,8 @@ def test_a_canary_of_very_many_records_moves_the_sum_by_one_clip(kind: str, scal
     with_it = torch.cat([x, canary]), torch.cat([y, labels])
     owners = np.concatenate([OWNERS, np.full(many, 4)])
     for most in (1024, 7):
-        without, _ = summed(model, (x, y), OWNERS, 0.05, most)
-        sums, found = summed(model, with_it, owners, 0.05, most)
+        without, _ = sums_of(model, x, y, OWNERS, 0.05, most)
+        sums, found = sums_of(model, *with_it, owners, 0.05, most)
         change = length({name: sums[name] - without[name] for name in sums})
         assert change <= 0.05 * FLOAT32 + 1e-6
         assert scale > 1 or change > 0.045, "it is clipped, and not left out"
@@ -143,7 +86,7 @@ def test_records_that_cancel_leave_what_was_measured() -> None:
     assert isinstance(factors, OuterProducts)
     gram = ((factors.left @ factors.left.T) * (factors.right @ factors.right.T)).sum()
     assert not abs(float(gram.clamp(min=0).sqrt()) - exact) < exact
-    sums, _ = summed(layer, (x, y), np.zeros(2, np.int64), 1.0)
+    sums, _ = sums_of(layer, x, y, np.zeros(2, np.int64), 1.0)
     assert 0.99 < length(sums) <= FLOAT32
 
 
@@ -164,8 +107,8 @@ def test_a_bad_record_takes_nothing_from_its_person_and_from_nobody_else(
         else:
             changed[at, 0] = bad
         kept = np.arange(len(OWNERS)) != at
-        sums, found = summed(model, (changed, labels), OWNERS, 0.5, alone=alone)
-        without, good = summed(model, (x[kept], y[kept]), OWNERS[kept], 0.5, alone=alone)
+        sums, found = sums_of(model, changed, labels, OWNERS, 0.5, alone=alone)
+        without, good = sums_of(model, x[kept], y[kept], OWNERS[kept], 0.5, alone=alone)
         assert (found.left_out, good.left_out) == (1, 0)
         assert length(without) > 0.1
         for name, each in sums.items():
@@ -180,11 +123,11 @@ def test_a_person_whose_sum_is_not_finite_adds_nothing() -> None:
     x, y = torch.full((6, 1), 1.1e19), torch.ones(6, dtype=torch.int64)
     x[4:] = 1.0
     owners = np.array([0, 0, 0, 0, 1, 2])
-    sums, found = summed(layer, (x, y), owners, 0.5)
-    others, _ = summed(layer, (x[4:], y[4:]), np.array([0, 1]), 0.5)
+    sums, found = sums_of(layer, x, y, owners, 0.5)
+    others, _ = sums_of(layer, x[4:], y[4:], np.array([0, 1]), 0.5)
     assert found.left_out == 1, "one sum, of four records"
     assert torch.equal(sums["weight"], others["weight"])
-    single, found = summed(layer, (x[:1], y[:1]), np.zeros(1, np.int64), 0.5)
+    single, found = sums_of(layer, x[:1], y[:1], np.zeros(1, np.int64), 0.5)
     assert found.left_out == 0
     assert length(single) == pytest.approx(0.5)
 
@@ -353,7 +296,7 @@ def test_a_person_adds_no_more_than_the_bound_where_forward_leaves_autocast_on()
     try:
         for person in range(8):
             own = slice(3 * person, 3 * person + 3)
-            sums, _ = summed(model, (x[own], y[own]), np.zeros(3, np.int64), 0.01)
+            sums, _ = sums_of(model, x[own], y[own], np.zeros(3, np.int64), 0.01)
             assert all(each.dtype is torch.float32 for each in sums.values())
             assert length(sums) <= 0.01 * (1 + 1e-6)
     finally:

@@ -11,12 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from secureps.client.private_sum import (
-    TensorGuard,
-    record_loss,
-    refuse_mixing_loss,
-    refuse_model,
-)
+from secureps.client.private_sum import TensorGuard, record_loss, refuse_mixing_loss, refuse_model
 from secureps.errors import PlanRefused
 from tests.client.test_private_sum import between, summed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer

@@ -20,7 +20,7 @@ from secureps.client.private_sum import (
 )
 from secureps.errors import PlanRefused
 from tests.kits.torch_device import DEVICE
-from tests.kits.torch_models import Built
+from tests.kits.torch_models import Built, gradients_of, length
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -281,19 +281,6 @@ def example(
     return model, x.to(DEVICE), torch.randint(0, 3, (records,)).to(DEVICE)
 
 
-def by_record(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
-    """Each record's gradient by plain autograd, where layers are unknown."""
-    own = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    found = []
-    for each, target in zip(x, y, strict=True):
-        loss = functional.cross_entropy(model(each[None]), target[None])
-        gradients = torch.autograd.grad(
-            loss, list(own.values()), allow_unused=True, materialize_grads=True
-        )
-        found.append(dict(zip(own, gradients, strict=True)))
-    return found
-
-
 def clipped(
     model: nn.Module, x: Tensor, y: Tensor, bound: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -322,7 +309,7 @@ def test_norms_and_sums_are_those_of_gradients_by_record(
     """Of five records, and of one, in double precision, some clipped and some not."""
     for records in (5, 1):
         model, x, y = example(kind, records)
-        gradients = by_record(model, x, y)
+        gradients = gradients_of(model, x, y)
         flat = [torch.cat([g.flatten() for g in each.values()]) for each in gradients]
         wanted = torch.stack([each.norm() for each in flat])
         bound = float(wanted.mean())
@@ -372,8 +359,7 @@ def test_no_record_is_summed_longer_than_the_bound_in_single_precision(kind: str
     assert torch.allclose(norms.double(), wanted, rtol=1e-3)
     for each in range(3):
         _, sums = clipped(model, x[each : each + 1], y[each : each + 1], 0.1)
-        length = torch.cat([found.flatten() for found in sums.values()]).double().norm()
-        assert float(length) <= 0.1 * (1 + 1e-6)
+        assert length(sums) <= 0.1 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("kind", ["attention", "convolution", "tied", "without a formula"])
@@ -408,8 +394,7 @@ def test_a_model_in_bfloat16_has_norms_and_sums_in_single_precision(kind: str) -
     assert all(each.dtype is torch.float32 for each in sums.values())
     for each in range(4):
         own, sums = clipped(narrow(model), x[each : each + 1], y[each : each + 1], 1e9)
-        length = torch.cat([found.flatten() for found in sums.values()]).norm()
-        assert torch.allclose(length, own[0], rtol=1e-3)
+        assert length(sums) == pytest.approx(own[0].item(), rel=1e-3)
 
 
 def test_weights_in_bfloat16_have_sums_in_single_precision() -> None:
@@ -430,7 +415,7 @@ def test_weights_may_be_float32_and_float64_in_one_model() -> None:
     model = Built(lambda own, x: own.last(own.first(x).double()), first=first, last=last)
     x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
     _, sums = clipped(model, x, y, 1e9)
-    gradients = by_record(model, x, y)
+    gradients = gradients_of(model, x, y)
     for name, found in sums.items():
         wanted = torch.stack([each[name] for each in gradients]).sum(dim=0)
         assert found.dtype is wanted.dtype
@@ -464,7 +449,7 @@ def test_a_weight_used_elsewhere_is_trained_though_the_trial_finds_no_gradient()
     found = private_sum(model, functional.cross_entropy, made, 1e9)
     nn.init.normal_(last.weight)
     _, sums = added(found, model, x, y)
-    gradients = by_record(model, x, y)
+    gradients = gradients_of(model, x, y)
     wanted = torch.stack([each["first.weight"] for each in gradients]).sum(dim=0)
     assert torch.allclose(sums["first.weight"], wanted, atol=1e-5)
 
@@ -479,8 +464,7 @@ def test_a_record_adds_no_more_than_the_bound_where_forward_leaves_autocast_on()
     try:
         for each in range(4):
             _, sums = clipped(model, x[each : each + 1], y[each : each + 1], 0.01)
-            length = torch.cat([found.flatten() for found in sums.values()]).norm()
-            assert float(length) <= 0.01 * (1 + 1e-6)
+            assert length(sums) <= 0.01 * (1 + 1e-6)
     finally:
         torch.set_autocast_enabled("cpu", False)
 

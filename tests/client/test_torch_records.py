@@ -18,7 +18,6 @@ from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
 from secureps.wire.grpc import admission
 from tests.client.test_torch import CONFIG, PRIVACY, PRIVATE, mlp, records, same
-from tests.kits.federations import small_federation, small_plan
 from tests.kits.torch_models import Built
 
 COUNT = 24
@@ -416,24 +415,3 @@ def test_transforms_that_can_be_seeded_are_seeded_for_each_record() -> None:
     alone = fitted(Subset(Transformed(), range(COUNT)), CONFIG)
     assert same(fitted(workers(Transformed(), "fork"), CONFIG), alone)
     assert not same(fitted(Plain(), CONFIG), alone)
-
-
-# --- whole runs -------------------------------------------------------------------
-
-
-def test_a_federation_of_datasets_has_the_same_model_with_workers_as_without(
-    tmp_path: Any,
-) -> None:
-    models = []
-    for count in (0, 2):
-
-        def holder(number: int, count: int = count) -> TorchTrainer:
-            items = Augmented(records(COUNT, number)[0])
-            given = workers(items, "fork", count) if count else items
-            return trainer(given, lambda: nn.Linear(6, 3), optimizer=torch.optim.AdamW)
-
-        plan = small_plan(local=[], clients=3, versions=2, training={"local_steps": 3, "lr": 0.01})
-        run = small_federation(plan, tmp_path / str(count), clients=3, kind=holder)
-        run.run()
-        models.append(run.model())
-    assert same(*models)

@@ -178,30 +178,21 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
         assert own._count_publicly(Aim("all", 0, 4), examples) == number
 
 
-def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("over", [False, True])
+def test_without_examples_or_after_the_run_nothing_is_sent_or_charged(
+    over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A null update that counts by the site's number would dilute the mean."""
+    """A null update that counts by its site's number would dilute the mean."""
     own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     own._site = dataclasses.replace(own._site, records=7)
-    result = FitResult(Walker(0).parameters(0), 0, {}, 1)
+    cast(Any, own._machine).is_over = over
+    result = FitResult(Walker(0).parameters(0), 5 if over else 0, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
     made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
     assert made.updates == ()
-    assert list(made.unsent.values()) == [NO_EXAMPLES]
-
-
-def test_a_training_that_ends_after_the_run_is_charged_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
-    cast(Any, own._machine).is_over = True
-    result = FitResult(Walker(0).parameters(0), 5, {}, 1)
-    monkeypatch.setattr(own, "_load_staying", lambda task: {})
-    monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = own._contribute(Contribute((), (), (Aim("all", 0, 1),)))
-    assert made == Contributed((), ())
+    assert list(made.unsent.values()) == ([] if over else [NO_EXAMPLES])
+    assert not over or made == Contributed((), ())
     assert own._site.ledger.rows() == []
 
 

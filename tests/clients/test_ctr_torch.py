@@ -33,15 +33,15 @@ def made(script: Script, partition: int) -> TorchTrainer:
 @pytest.mark.slow
 def test_a_share_is_trained_on_but_for_a_part(script: Script) -> None:
     holder, market = made(script, 3), Clicks()
-    (x, y), (held_out_x, held_out_y) = holder._train, holder._held_out
-    assert (len(x), len(held_out_x)) == (510, 90)
-    both = np.concatenate([x.numpy(), held_out_x.numpy()])
-    labels = np.concatenate([y.numpy(), held_out_y.numpy()])
+    tasks = holder._train, holder._held_out
+    assert [len(each) for each in tasks] == [510, 90]
+    both = np.concatenate([each.x.numpy() for each in tasks])
+    labels = np.concatenate([each.y.numpy() for each in tasks])
     mine = market.share(3)
     assert sorted(zip(map(tuple, both.tolist()), labels.tolist())) == sorted(
         zip(map(tuple, mine.x.tolist()), mine.y.tolist())
     )
-    assert {0.0, 1.0} == set(held_out_y.tolist())
+    assert {0.0, 1.0} == set(holder._held_out.y.tolist())
 
 
 def test_it_touches_the_rows_of_its_records_and_no_others(script: Script) -> None:
@@ -63,10 +63,9 @@ def test_its_own_auc_is_of_all_its_held_out_records(script: Script) -> None:
     told = holder.evaluate(holder.fit(holder.parameters(1), CONFIG).parameters)
     assert told.examples == 90
     assert set(told.metrics) == {"auc"}
-    pairs = int(holder._held_out[1].sum()) * int((1 - holder._held_out[1]).sum())
-    assert (told.metrics["auc"] * pairs * 2) == pytest.approx(
-        round(told.metrics["auc"] * pairs * 2)
-    )
+    clicked = holder._held_out.y
+    twice = told.metrics["auc"] * 2 * int(clicked.sum()) * int((1 - clicked).sum())
+    assert twice == pytest.approx(round(twice))
 
 
 @pytest.mark.slow

@@ -20,15 +20,7 @@ from starlette.types import Receive, Scope, Send
 from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.dashboard import application as module
 from secureps.dashboard.access import Access, Acts, RunActs, Viewer
-from secureps.dashboard.application import (
-    HEADERS,
-    LONGEST,
-    OPEN,
-    application,
-    bind,
-    pages,
-    serve,
-)
+from secureps.dashboard.application import HEADERS, LONGEST, OPEN, application, bind, pages, serve
 from secureps.dashboard.observation import Facts, Observation
 from secureps.dashboard.sources import Board
 from secureps.errors import ConfigError, OperatorError

@@ -11,12 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secureps.config.plan import (
-    AdaptiveSection,
-    GroupSection,
-    PlanSection,
-    SparseSection,
-)
+from secureps.config.plan import AdaptiveSection, GroupSection, PlanSection, SparseSection
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import MOST_SLOTS, GroupLayout, Layout

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from tests.kits.namespaces import Switch, ip, own_name, possible, remove, remove_left
+from tests.kits.namespaces import Switch, possible
 from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "operate" / "three-machines.md"
@@ -161,28 +160,3 @@ def founded(machines: Machines, checkpoints: Path) -> None:
 def exported(machines: Machines, command: str, name: str = "model") -> Any:
     machines.run("ps", command)
     return load_file(machines.folder / "ps" / f"{name}.safetensors")["weight"]
-
-
-def test_what_a_killed_run_left_is_removed_by_the_next_one() -> None:
-    if reason := possible():
-        pytest.skip(reason)
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    left, mine = f"secureps-{dead.pid}-0a0b0c-north", f"{own_name()}-north"
-    try:
-        for name in (left, mine):
-            ip("netns", "add", name)
-        runs = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"])
-        end = time.monotonic() + 20
-        while not subprocess.run(
-            ["ip", "netns", "pids", left], capture_output=True, check=True
-        ).stdout:
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        remove_left()
-        assert runs.wait(20) == -signal.SIGKILL
-        assert not (Path("/run/netns") / left).exists()
-        assert (Path("/run/netns") / mine).exists()
-    finally:
-        for name in (left, mine):
-            remove(name)

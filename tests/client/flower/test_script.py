@@ -14,11 +14,8 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Setting
 from secureps.errors import ConfigError, Malformed, NotFinite, ScriptFailed, WrongShape
-from secureps.roles.member.tasks import Contribute
-from secureps.run.simulate.simulation import Simulation
-from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from tests.kits.federations import Tensors, same, small_federation, small_plan
+from tests.kits.federations import Tensors
 from tests.kits.flower_apps import (
     CLIENT,
     CLIENT_APP,
@@ -241,61 +238,6 @@ def test_groups_of_their_own_versions_count_together(tmp_path: Path) -> None:
     for versions, fits, number in (((0, 0), 1, 1), ((1, 0), 2, 2), ((1, 1), 3, 2), ((1, 1), 3, 2)):
         config = FitConfig(dict(zip("ab", versions, strict=True)), 1, {"lr": 1.0})
         assert app.fit(start, config).metrics == {"fits": fits, "round": number}
-
-
-# --- a federation -----------------------------------------------------------------
-
-
-class Killer:
-    """Kills a client in the middle of a fit, once for each (client, version), and restarts it."""
-
-    def __init__(self, victims: set[tuple[str, int]]) -> None:
-        self.victims = victims
-        self.fits: list[tuple[str, int]] = []
-        self.simulation: Simulation | None = None
-
-    def cost(self, name: str, task: object) -> float:
-        """A fit is over when it is asked for, but its result takes a second to come."""
-        if not isinstance(task, Contribute):
-            return 0.0
-        at = name, task.aims[0].version
-        self.fits.append(at)
-        if at in self.victims and self.simulation is not None:
-            self.victims.remove(at)
-            simulation = self.simulation
-            simulation.loop.call_later(0.4, lambda: simulation.kill(name))
-            simulation.loop.call_later(0.6, lambda: simulation.start(name))
-        return 1.0
-
-
-def played(folder: Path, path: Path, cipher: str, killer: Killer) -> Tensors:
-    script, own = Script(path), dict[str, Setting]()
-    if path.is_dir():
-        own["initial"] = initial_of(path, folder / "given" / "initial.safetensors")
-    plan, homes = small_plan(cipher, local=[], training={"lr": 0.5}), client_names(6)
-    simulation = small_federation(
-        plan,
-        folder,
-        kind=lambda i: script.make({"partition": i, **own}, folder / homes[i]),
-        cost=killer.cost,
-    )
-    killer.simulation = simulation
-    simulation.run()
-    return simulation.model()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["numpy", "messages"])
-def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
-    kind: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path, CLIENT_APP) if kind == "numpy" else project(tmp_path, "federated")
-    plain = played(tmp_path / "plain", path, "plain", Killer(set()))
-    assert sum(float(np.abs(array).sum()) for array in plain.values()) > 1
-    killer = Killer({("client-02", 1), ("client-05", 2), ("client-02", 3)})
-    assert same(played(tmp_path / "bfv", path, "bfv", killer), plain)
-    assert not killer.victims
-    assert len(killer.fits) == 6 * 4 + 3, "three fits were done twice"
 
 
 # --- refusals ---------------------------------------------------------------------

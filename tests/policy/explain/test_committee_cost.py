@@ -15,12 +15,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.orders import Examine
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId, shorten
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.explanation import (
-    RECEIPT_BYTES,
-    CommitteeCost,
-    advice,
-    committee_cost,
-)
+from secureps.policy.explain.explanation import RECEIPT_BYTES, CommitteeCost, advice, committee_cost
 from secureps.policy.plan import Plan, value_bytes
 from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan

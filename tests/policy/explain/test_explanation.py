@@ -117,6 +117,7 @@ def test_who_sees_what_depends_on_the_cipher() -> None:
     assert "every client's update" in plain.sights[2].sees
     assert any("at least 1" in who for who in sealed.collusion)
     assert plain.collusion == ("any shard alone: it reads every update",)
+    assert sealed.opened.startswith("the whole update: nothing")
     assert any("no encryption" in remark for remark in plain.remarks)
     assert not any("no encryption" in remark for remark in sealed.remarks)
 
@@ -242,10 +243,6 @@ def test_an_epsilon_of_persons_is_as_large_as_one_of_records_and_says_persons(
     alone = price_of(private_plan(PERSONS | {"adjacency": adjacency}), 60)
     assert record.epsilon_run == person.epsilon_run == alone.epsilon_run
     assert record.noise == person.noise
-
-
-def test_nothing_private_is_opened_whole() -> None:
-    assert explain(make_plan("bfv"), {"all": 60}).opened.startswith("the whole update: nothing")
 
 
 def test_shards_know_the_noise_that_they_add() -> None:

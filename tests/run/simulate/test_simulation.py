@@ -5,22 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secureps.client.worker import ClientWorker
-from secureps.crypto.bfv_seal import generate
-from secureps.crypto.suite import cipher
 from secureps.errors import InternalError
 from secureps.messages.encoding import digest
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import load_newest
 from secureps.store.spool import DiskSpool
-from tests.kits.federations import (
-    Walker,
-    finished,
-    same,
-    small_federation,
-    small_plan,
-    unharmed,
-)
+from tests.kits.federations import Walker, finished, small_federation, small_plan
 
 
 @pytest.mark.slow
@@ -69,31 +59,6 @@ def test_the_model_is_what_the_formulas_say(tmp_path: Path) -> None:
     expected = base["body.weight"] + mean / total
     # 24 bits of grid over [-1, 1], six roundings of a step each, weights of 2^-24.
     assert np.abs(model["body.weight"].astype(np.float64) - expected).max() < 1e-5
-
-
-@pytest.mark.slow
-def test_a_sum_that_does_not_open_burns_its_cohort_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A malicious client seals one submission under a key that no holder has."""
-    plan = small_plan("bfv")
-    simulation = small_federation(plan, tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    worker = simulation.parties["client-05"].worker
-    assert isinstance(worker, ClientWorker)
-    right = worker._sealer._sealer
-    wrong = [cipher(plan.cipher_parameters).noise_sealer(generate()[1].to_bytes())]
-    monkeypatch.setattr(
-        worker._sealer,
-        "_sealer",
-        lambda pinned, group: wrong.pop() if wrong else right(pinned, group),
-    )
-    simulation.run()
-    fates = simulation.coordinator.federation.fates.values()
-    burnt = [fate for fate in fates if fate.outcome == "dropped"]
-    assert len(burnt) == 6
-    assert all("holder-0 refused" in fate.reason for fate in burnt)
-    assert same(simulation.model(), unharmed("plain")[0])
 
 
 def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
