@@ -3,8 +3,8 @@
 Theory of operation. The executor is the same for every role, and the only place where decisions
 become I/O. `service.environment` gives it a transport, a loop, a meter and the role's worker. It
 handles one event at a time on the loop; payloads and tasks are dealt with beside the loop. `Calls`
-repeats this party's requests to servers until they are answered, `OpenRequests` has those of other
-parties, `Watchers` the streams of orders to them, and `DiskFaults` what is wrong with the disk.
+repeats this party's requests to servers until they are answered, `Watchers` has the streams of
+orders to other parties, and `DiskFaults` what is wrong with the disk.
 
 What happens to one request:
 
@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
@@ -364,42 +363,6 @@ Reception = Future[Reply] | None
 """The future that answers a request; None for an event that is no request."""
 
 
-class OpenRequests:
-    """The unanswered requests of other parties; thread-safe."""
-
-    def __init__(self, party: str) -> None:
-        self._party = party
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._waiting: set[Future[Reply]] = set()
-
-    def stopping_error(self) -> Unreachable:
-        return Unreachable(f"{self._party} is stopping")
-
-    def begin(self, answer: Future[Reply]) -> bool:
-        """Adds a request; refuses the request and returns False if the party has ended."""
-        with self._lock:
-            if not self._stopped:
-                self._waiting.add(answer)
-                return True
-        answer.set_exception(self.stopping_error())
-        return False
-
-    def settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
-        with self._lock:
-            if answer is None or answer not in self._waiting:
-                return
-            self._waiting.remove(answer)
-        settle(answer, result)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            waiting, self._waiting = self._waiting, set()
-        for answer in waiting:
-            answer.set_exception(self.stopping_error())
-
-
 class DiskFaults:
     """The faults of a party's own disk, for log and status; for the party's thread.
 
@@ -466,8 +429,9 @@ class Executor:
         self._journal, self.worker = journal, worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
-        self._requests = OpenRequests(party)
-        self._settle = self._requests.settle
+        self._open: set[Future[Reply]] = set()
+        """The unanswered requests of other parties."""
+        self._stopped = False
         self._deferred: dict[str, list[Reception]] = {}
         """By ticket, the requests that are answered after a later event."""
         self._watchers = Watchers(lambda name: self._post(_Event(name, WatchLost())))
@@ -508,7 +472,9 @@ class Executor:
         Present and later requests get Unreachable at once; their senders repeat them.
         """
         self._halt(Halt("stopped"))
-        self._requests.stop()
+        self._stopped = True
+        for answer in tuple(self._open):
+            self._settle(answer, self._stopping_error())
         if self._cancel_watch is not None:
             self._cancel_watch()
 
@@ -538,9 +504,21 @@ class Executor:
     def request(self, sender: str, message: Request) -> Future[Reply]:
         answer: Future[Reply] = Future()
         self._meter.on_request(message, answer)
-        if self._requests.begin(answer):
-            self.later(partial(self._admit, sender, message, answer))
+        answer.add_done_callback(self._open.discard)
+        self._open.add(answer)
+        if self._stopped:  # checked after it is open: `stop` answers those that were open before
+            self._settle(answer, self._stopping_error())
+        self.later(partial(self._admit, sender, message, answer))
         return answer
+
+    def _settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
+        """Answers a request, unless it is answered already; thread-safe."""
+        if answer is not None:
+            with suppress(InvalidStateError):
+                settle(answer, result)
+
+    def _stopping_error(self) -> Unreachable:
+        return Unreachable(f"{self._party} is stopping")
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns a function that closes the stream."""
@@ -810,7 +788,7 @@ class Executor:
 
         def begin() -> T:
             if self.halted.done():
-                raise self._requests.stopping_error()
+                raise self._stopping_error()
             return action()
 
         return begin

@@ -68,7 +68,7 @@ from secureps.errors import (
 )
 from secureps.files.objects import ObjectStore
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.requests import UP, Prepared, Reply, Request
+from secureps.messages.requests import UP, Prepared
 from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress
 from secureps.messages.submission import Outcome
 from secureps.model.layout import GroupLayout
@@ -217,6 +217,8 @@ class Simulation:
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
+        self.playing: set[str] = set()
+        """Clients that have started, and neither ended nor were killed since."""
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # simulated data needs no protection
         shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
@@ -231,6 +233,8 @@ class Simulation:
         executor = self._make(name)
         self.parties[name] = executor
         self._failed.discard(name)
+        if name in self._cast.trainers:
+            self.playing.add(name)
         executor.halted.add_done_callback(lambda done: self._ended(name, done))
         if name in (COORDINATOR, STANDBY) or name.startswith("shard-"):
             self.network.attach(name, executor)
@@ -287,6 +291,7 @@ class Simulation:
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Notes the end of a party, so that the loop need not check all parties."""
+        self.playing.discard(name)
         if halted.exception() is None and halted.result().reason in (ALONE, TAKES_OVER):
             self.loop.call_later(0.0, lambda: self._restart(name))  # as its process does
             return
@@ -302,10 +307,8 @@ class Simulation:
             self.start(name)
 
     def _over(self) -> bool:
-        return bool(self.coordinator.federation.finished) and all(
-            name in self.parties and self.parties[name].halted.done()
-            for name in self._cast.trainers
-        )
+        started = self._cast.trainers.keys() <= self.parties.keys()
+        return bool(self.coordinator.federation.finished) and started and not self.playing
 
     # --- inspection ---------------------------------------------------------------
 
@@ -488,17 +491,9 @@ def _write_report(play: Play, summary: Mapping[str, Any], say: Say) -> None:
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures that are the same in each play; all others are seconds of this machine."""
 
-READ_AFTER = 1000
-"""Requests after which the coordinator's window of reports is read, before it overflows."""
-
-
-class RequestCount(Meter):
-    """Counts the coordinator's requests, each with at most two reports; the reader resets it."""
-
-    requests = 0
-
-    def on_request(self, message: Request, answer: Future[Reply]) -> None:
-        self.requests += 1
+READ_AFTER = 2000
+"""Actions after which the coordinator's window of reports is read, before it overflows: each action
+is at most one request, with at most two reports."""
 
 
 class Play:
@@ -520,8 +515,7 @@ class Play:
         self.metrics = Metrics(tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
-        self._waited = 0
-        self._asked = RequestCount()
+        self._unread = 0
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -554,7 +548,6 @@ class Play:
             Conditions(
                 delay=self._delay,
                 late=frozenset(self._away),
-                meter=lambda name: self._asked if name == COORDINATOR else Meter(),
                 adding=lambda shard, blocks: self._links.adding(
                     shard, blocks, self.simulation.loop.now()
                 ),
@@ -581,10 +574,11 @@ class Play:
                 self._seen = versions
                 if self.copies is not None:
                     self.copies.copy()  # an error that persists is reported at the end
-            elif self._asked.requests >= READ_AFTER:
+            elif self._unread >= READ_AFTER:
                 self.metrics.take(coordinator.telemetry)
-                self._asked.requests = 0
-            return bool(coordinator.federation.finished) and self._is_nobody_playing()
+                self._unread = 0
+            self._unread += 1
+            return bool(coordinator.federation.finished) and not self.simulation.playing
 
         with collecting_seldom():
             self.simulation.run(until)
@@ -630,18 +624,6 @@ class Play:
     def _failed(self) -> list[str]:
         left = self.simulation.left.items()
         return join_alike({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
-
-    def _is_nobody_playing(self) -> bool:
-        names = self.scenario.clients
-        for _ in names:  # begin at the client found last: checking all at every event is slow
-            if self._is_playing(names[self._waited]):
-                return False
-            self._waited = (self._waited + 1) % len(names)
-        return True
-
-    def _is_playing(self, name: str) -> bool:
-        here = name not in self._gone and name not in self._away
-        return here and not self.simulation.parties[name].halted.done()
 
     def _publish(self, versions: Mapping[str, int]) -> str:
         """Adds lines for the groups with a new version; returns a line of progress."""

@@ -44,7 +44,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import grpc
@@ -100,11 +100,8 @@ TRANSFERS, TRANSFERS_EACH = 12, 4
 if they are so long that they would not fit into IN_FLIGHT_BYTES."""
 IN_FLIGHT_BYTES = 96 << 20
 """Payload bytes that a shard holds at a time; further uploads wait unread."""
-NEWEST, NEWEST_BYTES = 8, 1 << 20
-"""The newest orders whose encoded bytes are cached: so many, and more up to so many bytes.
-
-All holders get the same order with the receipts of a cohort, one after another.
-"""
+NEWEST = 8
+"""Orders whose encoded bytes are cached: all holders get the same receipts of a cohort."""
 CLOSING = 1.0
 """Seconds that gRPC gets to end cancelled calls."""
 MOST_CONNECTIONS = 1 << 14
@@ -257,9 +254,7 @@ class CoordinatorServer(Server):
     ) -> None:
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._clock = clock
-        self._newest: dict[int, tuple[Any, bytes]] = {}
-        """Orders and their bytes by `id(order)`, which is unique while the order is kept."""
-        self._newest_bytes = 0
+        self._encode = lru_cache(NEWEST)(encode)
 
     def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         """Adds this machine's clock to a Status, because certificates need a right clock."""
@@ -299,19 +294,8 @@ class CoordinatorServer(Server):
             order = await queue.get()
             if isinstance(order, SecurepsError):  # `_push` has dropped all others
                 raise order
-            taken.append(self._encode_order(order))
+            taken.append(self._encode(order))
         return framing.bundle(taken)
-
-    def _encode_order(self, order: Any) -> bytes:
-        if (known := self._newest.get(id(order))) is not None:
-            return known[1]
-        data = encode(order)
-        self._newest[id(order)] = order, data
-        self._newest_bytes += len(data)
-        while len(self._newest) > NEWEST and self._newest_bytes > NEWEST_BYTES:
-            _, oldest = self._newest.pop(next(iter(self._newest)))
-            self._newest_bytes -= len(oldest)
-        return data
 
 
 class StandbyServer(CoordinatorServer):

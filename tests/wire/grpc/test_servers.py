@@ -382,20 +382,10 @@ def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(servers, "encode", counted)
     server = CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
-    short = [Finish(number, "x" * 5_000) for number in range(64)]
+    orders = [Finish(number, "x" * 5_000) for number in range(servers.NEWEST)]
     for _ in range(4):
-        assert [server._encode_order(order) for order in short] == [
-            encode(order) for order in short
-        ]
-    assert made == short
-    long = [Finish(number, "x" * servers.NEWEST_BYTES) for number in range(3 * servers.NEWEST)]
-    for order in long:
-        server._encode_order(order)
-    assert len(server._newest) == servers.NEWEST
-    assert server._newest_bytes == sum(len(data) for _, data in server._newest.values())
-    made.clear()
-    assert server._encode_order(long[-1]) == encode(long[-1])
-    assert made == []
+        assert [server._encode(order) for order in orders] == [encode(order) for order in orders]
+    assert made == orders
 
 
 def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
