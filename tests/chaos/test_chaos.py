@@ -67,7 +67,7 @@ def test_no_promise_is_broken(seed: int) -> None:
     assert not outcome.complaints, outcome.replay
 
 
-EXAMPLES = (30143, 30025, 30002, 30057, 30068, 30084, 30103)
+EXAMPLES = (1132, 30143, 30025, 30002, 30057, 30068, 30084, 30103)
 """Seeds in which all happens that may happen to a group, but that a row-block is given up."""
 
 
