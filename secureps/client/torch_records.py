@@ -14,6 +14,7 @@ clip.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,7 +141,7 @@ class Fetched(Task):
         self.loader.generator.manual_seed(seed_of(self.key, "workers"))
         with kept_generators():
             batches = iter(self.loader)
-        while True:
+        for step in itertools.count():
             with kept_generators():
                 fetched = next(batches, None)
             if fetched is None:
@@ -153,9 +154,11 @@ class Fetched(Task):
             sample = Task(x, y, self.loss, self.device, owners, numbers=rows)
             if apart:
                 # A changed record may show under these draws alone, and not in `digest`: it must
-                # not meet the noise of the records before.
-                own = hashlib.blake2b(sample.digest, key=self.key, digest_size=32).digest()
-                noise = noise_generators(own, self.device)
+                # not meet the noise of the records before. Nor may two steps of equal samples,
+                # such as empty ones, add the same noise.
+                own = hashlib.blake2b(b"%d " % step, key=self.key, digest_size=32)
+                own.update(sample.digest)
+                noise = noise_generators(own.digest(), self.device)
                 sample = replace(sample, failed=failed, noise=noise)
             yield sample, np.arange(len(y))
 

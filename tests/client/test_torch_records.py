@@ -316,6 +316,25 @@ def test_noise_is_new_if_a_record_changed_that_only_the_draws_of_a_step_show() -
     assert alone > 0
 
 
+@pytest.mark.parametrize("rate", [1.0, 1e-9])
+def test_steps_of_equal_samples_do_not_add_the_same_noise(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of all records, which are not augmented; and empty ones."""
+    step, noise = torch.optim.SGD.step, list[Array]()
+
+    def noted(own: Any, *given: Any) -> Any:
+        noise.append(own.param_groups[0]["params"][0].grad.flatten().numpy().copy())
+        return step(own, *given)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", noted)
+    privacy = RecordPrivacy(1e3, 1.0, rate, 1e-5, records=COUNT)
+    config = FitConfig({}, 3, {"local_steps": 2}, privacy, secret=bytes(32))
+    fitted(Plain(), config, model=lambda: nn.Linear(6, 300))
+    first, second = noise
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+
+
 # --- what is refused --------------------------------------------------------------
 
 
