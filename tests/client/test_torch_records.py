@@ -14,6 +14,7 @@ from torch.utils import data
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from secureps.client.torch import TorchTrainer
+from secureps.client.torch_records import _Fetch
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
 from secureps.wire.grpc import admission
@@ -335,6 +336,49 @@ def test_steps_of_equal_samples_do_not_add_the_same_noise(
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_record_that_is_a_dict_of_inputs_among_tensors_adds_nothing(count: int) -> None:
+    class Mixed(Plain):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return {"low": x, "high": x, "label": y} if number == 5 else (x, y)
+
+    kept = [number for number in range(COUNT) if number != 5]
+    given = workers(Mixed(), "fork", count) if count else Mixed()
+    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])), kept)
+    np.testing.assert_allclose(moved(given, kept), wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_a_fit_that_broke_off_half_way_leaves_nothing_to_the_next_one() -> None:
+    """Its iterator is left open, and persistent workers have fetched more than was taken."""
+    calls, most = list[int](), 3
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(len(targets))
+        if len(calls) == most:
+            raise RuntimeError("broken off")
+        return functional.cross_entropy(outputs, targets)
+
+    own = trainer(workers(Augmented(), "fork", 2, persistent_workers=True), loss=loss)
+    start = own.parameters(1)
+    calls.clear()
+    with pytest.raises(RuntimeError, match="broken off") as broken:
+        own.fit(start, CONFIG)
+    for config in (replace(CONFIG, seed=12), PRIVATE, CONFIG):
+        assert same(own.fit(start, config).parameters, fitted(Augmented(), config))
+    assert broken.traceback, "what broke off is still there"
+
+
+def test_one_loader_may_train_and_evaluate() -> None:
+    shared = workers(Augmented(), "fork", 1, persistent_workers=True, batch_size=7)
+    own = TorchTrainer(mlp, shared, shared, device="cpu")
+    other = TorchTrainer(mlp, Augmented(), DataLoader(Augmented(), batch_size=7), device="cpu")
+    start = own.parameters(1)
+    for _ in range(2):
+        assert own.evaluate(start) == other.evaluate(start)
+        assert same(own.fit(start, CONFIG).parameters, other.fit(start, CONFIG).parameters)
+
+
 # --- what is refused --------------------------------------------------------------
 
 
@@ -357,12 +401,35 @@ class Own(Plain):
         return self.x[number] + self.generator.normal(size=6).astype("f4"), Y[number]
 
 
+class Previous(Plain):
+    """A record has something of the one that was fetched before it."""
+
+    last = 0.0
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = super().__getitem__(number)
+        x, self.last = x + self.last, float(x[0])
+        return x, y
+
+
+class Scaling:
+    """A collate_fn that divides by the largest value that it has seen."""
+
+    most = 0.0
+
+    def __call__(self, items: list[Any]) -> Any:
+        x, y = data.default_collate(items)
+        self.most = max(self.most, float(x.abs().max()))
+        return x / self.most, y
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "iterable": (Stream(), "train is an IterableDataset, whose records have no numbers"),
     "loader of iterable": (DataLoader(Stream()), "train is an IterableDataset, whose records"),
     "no length": (NoLength(), r"train: len\(\) of NoLength raised"),
     "empty": (Plain(count=0), "train: the Plain is empty; need at least 1 record"),
     "own generator": (Own(), "train: record 0 is another one each time that it is fetched"),
+    "previous": (Previous(), "train: record 0 is another one each time .* of other records"),
     "raises": (Subset(Broken(), [5]), r"train\[0\] raised OSError: cannot read scan-5.png"),
     "no targets": (DataLoader([{"a": 1.0, "b": 2.0}]), "train: a record is a dict, and must be"),  # type: ignore[arg-type]
     "words": (DataLoader([("a", 1)]), r"train: 1 records are collated to a tuple \(\)"),  # type: ignore[arg-type]
@@ -394,6 +461,12 @@ def test_records_that_cannot_be_fetched_again_are_refused_when_the_trainer_is_ma
         trainer(given)
     with pytest.raises(ScriptFailed, match=reason.replace("train", "held_out")):
         TorchTrainer(mlp, (X, Y), given, device="cpu")
+
+
+def test_a_collate_fn_that_keeps_something_of_other_records_is_refused() -> None:
+    rising = Plain(X * np.arange(1, COUNT + 1, dtype=np.float32)[:, None])
+    with pytest.raises(ScriptFailed, match=r"train: record 0 is another one each time that it is"):
+        trainer(DataLoader(rising, collate_fn=Scaling()))
 
 
 def test_a_dataset_that_has_less_than_it_says_is_named() -> None:
@@ -435,6 +508,44 @@ def test_transforms_that_can_be_seeded_are_seeded_for_each_record() -> None:
     alone = fitted(Subset(Transformed(), range(COUNT)), CONFIG)
     assert same(fitted(workers(Transformed(), "fork"), CONFIG), alone)
     assert not same(fitted(Plain(), CONFIG), alone)
+
+
+def test_transforms_are_looked_for_without_calling_anything_or_reading_all_records() -> None:
+    class Closed:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"closed: {name}")
+
+    class Holding(Transformed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = {"train": self.transforms}
+            self.later, self.kind, self.torch = Closed(), Randomizable, torch
+            self.paths = [Closed()] * 2000
+
+    items = Holding()
+    found = _Fetch(items, data.default_collate, "train")._own_generators
+    assert found == [items.transforms[0]]
+    assert same(fitted(Holding(), CONFIG), fitted(Transformed(), CONFIG))
+    assert _Fetch([(Randomizable(), 1)] * 2000, len, "train")._own_generators == []
+
+
+def test_a_record_is_the_same_however_many_threads_torch_has() -> None:
+    class Wide(Plain):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return x + torch.randn(400_001).sum(), y
+
+    before = torch.get_num_threads()
+    drawn = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            own = trainer(Wide())
+            assert torch.get_num_threads() == threads
+            drawn.append(own._train.digest)
+    finally:
+        torch.set_num_threads(before)
+    assert drawn[0] == drawn[1]
 
 
 # --- whole runs -------------------------------------------------------------------
