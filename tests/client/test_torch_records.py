@@ -379,6 +379,84 @@ def test_one_loader_may_train_and_evaluate() -> None:
         assert same(own.fit(start, CONFIG).parameters, other.fit(start, CONFIG).parameters)
 
 
+# --- persons ----------------------------------------------------------------------
+
+OWNERS = np.arange(COUNT) % 6
+"""Six persons, whose records lie apart."""
+
+
+def person_moved(train: Any, persons: Array, **given: Any) -> Array:
+    """The update of one step for persons, all of whom are drawn; nearly no noise."""
+    known = {"records": 6, "unit": "person"} | given
+    privacy = RecordPrivacy(1e-9, 0.1, 1.0, 1e-5, **known)
+    config = FitConfig({}, 3, {"lr": 6.0, "local_steps": 1}, privacy, secret=bytes(32))
+    own = trainer(train, lambda: nn.Linear(6, 3), persons=persons)
+    start = own.parameters(1)
+    state = own.fit(start, config).parameters
+    return np.concatenate([(state[name] - start[name]).ravel() for name in start])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_persons_of_a_dataset_are_clipped_as_those_of_tensors(count: int) -> None:
+    """Also of whom a record cannot be fetched: the others still count."""
+    for items, failed in ((Plain(), []), (Broken(), [5, 6, 7, 8])):
+        kept = np.setdiff1d(np.arange(COUNT), failed)
+        wanted = person_moved((X[kept], Y[kept]), OWNERS[kept])
+        given = workers(items, "fork", count) if count else items
+        found = person_moved(given, OWNERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        alone = person_moved(given, np.arange(COUNT), records=6)
+        assert np.linalg.norm(alone - wanted) > 0.1, "it is not the clip of each record"
+
+
+def test_a_person_that_leaves_a_dataset_moves_a_step_by_one_clip() -> None:
+    whole = person_moved(Plain(), OWNERS)
+    for person in range(6):
+        kept = np.flatnonzero(person != OWNERS)
+        without = person_moved(Subset(Plain(), kept.tolist()), OWNERS[kept])
+        assert 0.05 < np.linalg.norm(whole - without) <= 0.1 * (1 + 1e-4)
+
+
+def test_persons_of_a_dataset_are_drawn_with_all_records() -> None:
+    privacy = RecordPrivacy(1.0, 1.0, 0.4, 1e-5, records=6, unit="person")
+    config = FitConfig({}, 3, {"local_steps": 40}, privacy, secret=bytes(32))
+    own = trainer(Watched(), persons=OWNERS)
+    own._train.digest  # noqa: B018  # it reads all records once
+    Watched.fetched.clear()
+    own.fit(own.parameters(1), config)
+    drawn = np.bincount(Watched.fetched, minlength=COUNT)
+    assert drawn.tolist() == np.tile(drawn[:6], 4).tolist()
+    assert 0.25 < drawn.mean() / 40 < 0.55
+    ends = np.flatnonzero(np.diff(OWNERS[Watched.fetched])) + 1
+    lengths = {len(each) for each in np.split(np.array(Watched.fetched), ends)}
+    assert lengths <= {4, 8}, "one person's records come one after another"
+
+
+def test_workers_fetch_the_same_bits_for_persons() -> None:
+    config = replace(PRIVATE, privacy=replace(PRIVACY, unit="person", records=6))
+    wanted = fitted(Augmented(), config, persons=OWNERS)
+    for count in (1, 2):
+        given = workers(Augmented(), "fork", count, persistent_workers=True)
+        own = trainer(given, persons=[f"p{each}" for each in OWNERS])
+        start = own.parameters(1)
+        for _ in range(2):
+            assert same(own.fit(start, config).parameters, wanted)
+
+
+def test_whose_the_records_of_a_dataset_are_changes_what_noise_derives_from() -> None:
+    """In the digest of all records, and in that of a step."""
+    other = OWNERS[::-1].copy()
+    made = [trainer(Plain(), persons=each)._train for each in (OWNERS, other, None)]
+    assert len({each.digest for each in made}) == 3
+    everyone = [np.arange(COUNT)]
+    noise = set[bytes]()
+    for each in made:
+        ((sample, _),) = each.seeded(bytes(32)).draw(everyone, apart=True)
+        assert sample.noise is not None
+        noise.add(sample.noise[0].get_state().numpy().tobytes())
+    assert len(noise) == 3
+
+
 # --- what is refused --------------------------------------------------------------
 
 
