@@ -283,6 +283,22 @@ def test_of_what_was_damaged_since_others_are_asked_anew() -> None:
     assert called(found(made)) == [(PEER, MISSING)]
 
 
+def test_of_what_was_damaged_while_others_are_asked_they_are_asked_again() -> None:
+    """They send what they miss before they answer; that may be damaged before they do."""
+    made = doubled()
+    found(made)
+    for block in ALL:
+        made.give(PEER, requests.PutBlock(made.header(FOUND_ID, block, purpose=FOUNDING)))
+    (task,) = works(found(made))
+    broken = frozenset({made.header(FOUND_ID, 0, purpose=FOUNDING).key})
+    made.give(WORKER, WorkFailed(task, PayloadsDamaged(broken)))
+    assert called(found(made)) == [], "one question at a time"
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert called(found(made)) == [(PEER, MISSING)]
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert called(found(made)) == [(COORDINATOR, MISSING)]
+
+
 def test_a_shard_that_refuses_has_answered() -> None:
     made = doubled()
     found(made)
