@@ -360,7 +360,18 @@ def test_of_who_left_nothing_is_asked_any_more() -> None:
     placed = Placement(2, (OWN,), alone)
     step = made.order(dataclasses.replace(order, placement=placed))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
+    said = [each.message for each in step.effects if isinstance(each, Call)]
+    assert [type(each) for each in said] == [requests.Register], "so that the order comes again"
     assert called(made.order(hold)) == [(COORDINATOR, missing)]
+
+
+def test_by_a_newer_placement_others_are_asked_again() -> None:
+    made, missing, hold = holding()
+    made.give(PEER, Answered(missing, requests.Noted()))
+    assert called(made.order(hold)) == [(COORDINATOR, missing)]
+    order = configure(made.plan)
+    made.order(dataclasses.replace(order, placement=dataclasses.replace(order.placement, epoch=2)))
+    assert called(made.order(hold)) == [(PEER, missing)]
 
 
 def test_a_cohort_is_asked_for_whole() -> None:
