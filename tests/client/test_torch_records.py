@@ -387,7 +387,7 @@ OWNERS = np.arange(COUNT) % 6
 
 def person_moved(train: Any, persons: Array, **given: Any) -> Array:
     """The update of one step for persons, all of whom are drawn; nearly no noise."""
-    known = {"records": 6, "unit": "person"} | given
+    known: Any = {"records": 6, "unit": "person"} | given
     privacy = RecordPrivacy(1e-9, 0.1, 1.0, 1e-5, **known)
     config = FitConfig({}, 3, {"lr": 6.0, "local_steps": 1}, privacy, secret=bytes(32))
     own = trainer(train, lambda: nn.Linear(6, 3), persons=persons)
