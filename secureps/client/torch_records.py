@@ -14,9 +14,12 @@ clip.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -48,6 +51,9 @@ IN_MEMORY = (tuple, list, np.ndarray, Tensor, Mapping, str, type(None))
 OPTIONS = ["num_workers", "multiprocessing_context", "worker_init_fn", "persistent_workers"]
 OPTIONS += ["prefetch_factor", "timeout", "pin_memory"]
 """What is taken from a DataLoader, beside its Dataset and its `collate_fn`."""
+
+LISTED = 1000
+"""The longest list, tuple or dict in which transforms of a Dataset are looked for."""
 
 DIGESTED = 256
 """Records that are in memory at a time while all are digested."""
@@ -140,7 +146,7 @@ class Fetched(Task):
         self.loader.generator.manual_seed(seed_of(self.key, "workers"))
         with kept_generators():
             batches = iter(self.loader)
-        while True:
+        for step in itertools.count():
             with kept_generators():
                 fetched = next(batches, None)
             if fetched is None:
@@ -153,9 +159,11 @@ class Fetched(Task):
             sample = Task(x, y, self.loss, self.device, owners, numbers=rows)
             if apart:
                 # A changed record may show under these draws alone, and not in `digest`: it must
-                # not meet the noise of the records before.
-                own = hashlib.blake2b(sample.digest, key=self.key, digest_size=32).digest()
-                noise = noise_generators(own, self.device)
+                # not meet the noise of the records before. Nor may two steps of equal samples,
+                # such as empty ones, add the same noise.
+                own = hashlib.blake2b(b"%d " % step, key=self.key, digest_size=32)
+                own.update(sample.digest)
+                noise = noise_generators(own.digest(), self.device)
                 sample = replace(sample, failed=failed, noise=noise)
             yield sample, np.arange(len(y))
 
@@ -169,8 +177,23 @@ class Fetched(Task):
         return made.digest()
 
 
-def kinds_of(pair: Iterable[Any]) -> list[Any]:
-    return [(each.dtype, each.shape[1:]) for each in pair]
+def _kinds_of(pair: Iterable[Any]) -> list[Any]:
+    """What must be the same of records that are joined; of several inputs, that they are."""
+    return [
+        (each.dtype, each.shape[1:], each.layout, each.device) if isinstance(each, Tensor) else None
+        for each in pair
+    ]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Computes as a DataLoader's workers do: torch's sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(eq=False)
@@ -192,7 +215,7 @@ class _Fetch:
         for each in [[own] for own in seeds] if apart else [seeds]:
             try:
                 pair = self._join(each)
-                if apart and kinds_of(pair) != kinds_of(like):
+                if apart and _kinds_of(pair) != _kinds_of(like):
                     raise ScriptFailed(f"{self.name}[{each[0][1]}] is not shaped like record 0")
                 parts.append(pair)
                 numbers += [number for _, number in each]
@@ -205,28 +228,36 @@ class _Fetch:
 
     def try_first(self) -> tuple[Any, Tensor]:
         """Fetches the first record; ScriptFailed if it cannot be, or is another one each time."""
+        pairs = list[tuple[Any, Tensor]]()
         with kept_generators():
-            pairs = [self._join([(seed, 0)]) for seed in (0, 0, 1, 1, 2, 2)]
+            for seed in (0, 1, 2):
+                pairs.append(self._join([(seed, 0)]))
+                with suppress(ScriptFailed):  # another one comes between, which must change nothing
+                    self._join([(seed, len(self.items) - 1)])
+                pairs.append(self._join([(seed, 0)]))
         told = [Task(*each, torch.mean, torch.device("cpu")).digest for each in pairs]
         if told[::2] != told[1::2]:
             raise ScriptFailed(
                 f"{self.name}: record 0 is another one each time that it is fetched; a training "
                 "must repeat bit for bit, so let augmentation draw from the global generators of "
-                "Python, NumPy or torch, which are seeded for each record"
+                "Python, NumPy or torch, which are seeded for each record, and let neither the "
+                "Dataset nor a collate_fn keep anything of other records"
             )
         return pairs[0]
 
     def _join(self, seeds: Seeds) -> tuple[Any, Tensor]:
-        values = [self._fetch(*each) for each in seeds]
-        try:
-            return self._to_pair(self.collate(values), len(values))
-        except ScriptFailed:
-            raise
-        except Exception as error:
-            raise ScriptFailed(
-                f"{self.name}: record {seeds[0][1]} and {len(seeds) - 1} more cannot be collated: "
-                f"{describe_error(error)}; give a DataLoader with a collate_fn for them"
-            ) from error
+        with _one_thread():
+            values = [self._fetch(*each) for each in seeds]
+            try:
+                return self._to_pair(self.collate(values), len(values))
+            except ScriptFailed:
+                raise
+            except Exception as error:
+                raise ScriptFailed(
+                    f"{self.name}: record {seeds[0][1]} and {len(seeds) - 1} more cannot be "
+                    f"collated: {describe_error(error)}; give a DataLoader with a collate_fn for "
+                    "them"
+                ) from error
 
     def _fetch(self, seed: int, number: int) -> Any:
         seed_generators(seed)
@@ -240,16 +271,22 @@ class _Fetch:
 
     @cached_property
     def _own_generators(self) -> list[Any]:
-        """Finds objects of the Dataset that draw from generators of their own, as MONAI's do."""
+        """Finds objects of the Dataset that draw from generators of their own, as MONAI's do.
+
+        It calls no code of theirs, and leaves out long lists, which are of records.
+        """
         found, waiting, known = list[Any](), [self.items], set[int]()
         while waiting:
             each = waiting.pop()
-            if id(each) not in known and hasattr(each, "set_random_state"):
-                found.append(each)
-            elif id(each) not in known:
-                listed = isinstance(each, list | tuple)
-                waiting.extend(each if listed else getattr(each, "__dict__", {}).values())
+            if id(each) in known or isinstance(each, type | ModuleType):
+                continue
             known.add(id(each))
+            if hasattr(type(each), "set_random_state"):
+                found.append(each)
+                continue
+            own: Any = each if isinstance(each, list | tuple | dict) else _attributes_of(each)
+            if len(own) <= LISTED:
+                waiting.extend(own.values() if isinstance(own, dict) else own)
         return found
 
     def _to_pair(self, made: Any, count: int) -> tuple[Any, Tensor]:
@@ -278,6 +315,14 @@ class _Fetch:
                 "make it a tensor with a row for each, by the Dataset or a DataLoader's collate_fn"
             )
         return given.detach().as_subclass(Tensor)
+
+
+def _attributes_of(given: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(given, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _to_tensors(given: Any, name: str) -> tuple[Tensor, Tensor]:

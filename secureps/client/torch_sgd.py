@@ -105,7 +105,8 @@ class Task:
         owners = [] if self.persons is None else [torch.from_numpy(self.persons)]
         for each in (*tree_leaves((self.x, self.y)), *owners):
             made.update(repr((each.dtype, tuple(each.shape))).encode())
-            made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
+            if each.numel():  # torch views no empty array of NumPy as bytes
+                made.update(each.contiguous().cpu().view(torch.uint8).numpy().data)
         return made.digest()
 
 

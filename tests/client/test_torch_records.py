@@ -14,6 +14,7 @@ from torch.utils import data
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from secureps.client.torch import TorchTrainer
+from secureps.client.torch_records import _Fetch
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
 from secureps.wire.grpc import admission
@@ -315,6 +316,146 @@ def test_noise_is_new_if_a_record_changed_that_only_the_draws_of_a_step_show() -
     assert alone > 0
 
 
+@pytest.mark.parametrize("rate", [1.0, 1e-9])
+def test_steps_of_equal_samples_do_not_add_the_same_noise(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of all records, which are not augmented; and empty ones."""
+    step, noise = torch.optim.SGD.step, list[Array]()
+
+    def noted(own: Any, *given: Any) -> Any:
+        noise.append(own.param_groups[0]["params"][0].grad.flatten().numpy().copy())
+        return step(own, *given)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", noted)
+    privacy = RecordPrivacy(1e3, 1.0, rate, 1e-5, records=COUNT)
+    config = FitConfig({}, 3, {"local_steps": 2}, privacy, secret=bytes(32))
+    fitted(Plain(), config, model=lambda: nn.Linear(6, 300))
+    first, second = noise
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_record_that_is_a_dict_of_inputs_among_tensors_adds_nothing(count: int) -> None:
+    class Mixed(Plain):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return {"low": x, "high": x, "label": y} if number == 5 else (x, y)
+
+    kept = [number for number in range(COUNT) if number != 5]
+    given = workers(Mixed(), "fork", count) if count else Mixed()
+    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])), kept)
+    np.testing.assert_allclose(moved(given, kept), wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_a_fit_that_broke_off_half_way_leaves_nothing_to_the_next_one() -> None:
+    """Its iterator is left open, and persistent workers have fetched more than was taken."""
+    calls, most = list[int](), 3
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(len(targets))
+        if len(calls) == most:
+            raise RuntimeError("broken off")
+        return functional.cross_entropy(outputs, targets)
+
+    own = trainer(workers(Augmented(), "fork", 2, persistent_workers=True), loss=loss)
+    start = own.parameters(1)
+    calls.clear()
+    with pytest.raises(RuntimeError, match="broken off") as broken:
+        own.fit(start, CONFIG)
+    for config in (replace(CONFIG, seed=12), PRIVATE, CONFIG):
+        assert same(own.fit(start, config).parameters, fitted(Augmented(), config))
+    assert broken.traceback, "what broke off is still there"
+
+
+def test_one_loader_may_train_and_evaluate() -> None:
+    shared = workers(Augmented(), "fork", 1, persistent_workers=True, batch_size=7)
+    own = TorchTrainer(mlp, shared, shared, device="cpu")
+    other = TorchTrainer(mlp, Augmented(), DataLoader(Augmented(), batch_size=7), device="cpu")
+    start = own.parameters(1)
+    for _ in range(2):
+        assert own.evaluate(start) == other.evaluate(start)
+        assert same(own.fit(start, CONFIG).parameters, other.fit(start, CONFIG).parameters)
+
+
+# --- persons ----------------------------------------------------------------------
+
+OWNERS = np.arange(COUNT) % 6
+"""Six persons, whose records lie apart."""
+
+
+def person_moved(train: Any, persons: Array, **given: Any) -> Array:
+    """The update of one step for persons, all of whom are drawn; nearly no noise."""
+    known: Any = {"records": 6, "unit": "person"} | given
+    privacy = RecordPrivacy(1e-9, 0.1, 1.0, 1e-5, **known)
+    config = FitConfig({}, 3, {"lr": 6.0, "local_steps": 1}, privacy, secret=bytes(32))
+    own = trainer(train, lambda: nn.Linear(6, 3), persons=persons)
+    start = own.parameters(1)
+    state = own.fit(start, config).parameters
+    return np.concatenate([(state[name] - start[name]).ravel() for name in start])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_persons_of_a_dataset_are_clipped_as_those_of_tensors(count: int) -> None:
+    """Also of whom a record cannot be fetched: the others still count."""
+    for items, failed in ((Plain(), []), (Broken(), [5, 6, 7, 8])):
+        kept = np.setdiff1d(np.arange(COUNT), failed)
+        wanted = person_moved((X[kept], Y[kept]), OWNERS[kept])
+        given = workers(items, "fork", count) if count else items
+        found = person_moved(given, OWNERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        alone = person_moved(given, np.arange(COUNT), records=6)
+        assert np.linalg.norm(alone - wanted) > 0.1, "it is not the clip of each record"
+
+
+def test_a_person_that_leaves_a_dataset_moves_a_step_by_one_clip() -> None:
+    whole = person_moved(Plain(), OWNERS)
+    for person in range(6):
+        kept = np.flatnonzero(person != OWNERS)
+        without = person_moved(Subset(Plain(), kept.tolist()), OWNERS[kept])
+        assert 0.05 < np.linalg.norm(whole - without) <= 0.1 * (1 + 1e-4)
+
+
+def test_persons_of_a_dataset_are_drawn_with_all_records() -> None:
+    privacy = RecordPrivacy(1.0, 1.0, 0.4, 1e-5, records=6, unit="person")
+    config = FitConfig({}, 3, {"local_steps": 40}, privacy, secret=bytes(32))
+    own = trainer(Watched(), persons=OWNERS)
+    own._train.digest  # noqa: B018  # it reads all records once
+    Watched.fetched.clear()
+    own.fit(own.parameters(1), config)
+    drawn = np.bincount(Watched.fetched, minlength=COUNT)
+    assert drawn.tolist() == np.tile(drawn[:6], 4).tolist()
+    assert 0.25 < drawn.mean() / 40 < 0.55
+    ends = np.flatnonzero(np.diff(OWNERS[Watched.fetched])) + 1
+    lengths = {len(each) for each in np.split(np.array(Watched.fetched), ends)}
+    assert lengths <= {4, 8}, "one person's records come one after another"
+
+
+def test_workers_fetch_the_same_bits_for_persons() -> None:
+    config = replace(PRIVATE, privacy=replace(PRIVACY, unit="person", records=6))
+    wanted = fitted(Augmented(), config, persons=OWNERS)
+    for count in (1, 2):
+        given = workers(Augmented(), "fork", count, persistent_workers=True)
+        own = trainer(given, persons=[f"p{each}" for each in OWNERS])
+        start = own.parameters(1)
+        for _ in range(2):
+            assert same(own.fit(start, config).parameters, wanted)
+
+
+def test_whose_the_records_of_a_dataset_are_changes_what_noise_derives_from() -> None:
+    """In the digest of all records, and in that of a step."""
+    other = OWNERS[::-1].copy()
+    made = [trainer(Plain(), persons=each)._train for each in (OWNERS, other, None)]
+    assert len({each.digest for each in made}) == 3
+    everyone = [np.arange(COUNT)]
+    noise = set[bytes]()
+    for each in made:
+        ((sample, _),) = each.seeded(bytes(32)).draw(everyone, apart=True)
+        assert sample.noise is not None
+        noise.add(sample.noise[0].get_state().numpy().tobytes())
+    assert len(noise) == 3
+
+
 # --- what is refused --------------------------------------------------------------
 
 
@@ -337,12 +478,35 @@ class Own(Plain):
         return self.x[number] + self.generator.normal(size=6).astype("f4"), Y[number]
 
 
+class Previous(Plain):
+    """A record has something of the one that was fetched before it."""
+
+    last = 0.0
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = super().__getitem__(number)
+        x, self.last = x + self.last, float(x[0])
+        return x, y
+
+
+class Scaling:
+    """A collate_fn that divides by the largest value that it has seen."""
+
+    most = 0.0
+
+    def __call__(self, items: list[Any]) -> Any:
+        x, y = data.default_collate(items)
+        self.most = max(self.most, float(x.abs().max()))
+        return x / self.most, y
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "iterable": (Stream(), "train is an IterableDataset, whose records have no numbers"),
     "loader of iterable": (DataLoader(Stream()), "train is an IterableDataset, whose records"),
     "no length": (NoLength(), r"train: len\(\) of NoLength raised"),
     "empty": (Plain(count=0), "train: the Plain is empty; need at least 1 record"),
     "own generator": (Own(), "train: record 0 is another one each time that it is fetched"),
+    "previous": (Previous(), "train: record 0 is another one each time .* of other records"),
     "raises": (Subset(Broken(), [5]), r"train\[0\] raised OSError: cannot read scan-5.png"),
     "no targets": (DataLoader([{"a": 1.0, "b": 2.0}]), "train: a record is a dict, and must be"),  # type: ignore[arg-type]
     "words": (DataLoader([("a", 1)]), r"train: 1 records are collated to a tuple \(\)"),  # type: ignore[arg-type]
@@ -374,6 +538,12 @@ def test_records_that_cannot_be_fetched_again_are_refused_when_the_trainer_is_ma
         trainer(given)
     with pytest.raises(ScriptFailed, match=reason.replace("train", "held_out")):
         TorchTrainer(mlp, (X, Y), given, device="cpu")
+
+
+def test_a_collate_fn_that_keeps_something_of_other_records_is_refused() -> None:
+    rising = Plain(X * np.arange(1, COUNT + 1, dtype=np.float32)[:, None])
+    with pytest.raises(ScriptFailed, match=r"train: record 0 is another one each time that it is"):
+        trainer(DataLoader(rising, collate_fn=Scaling()))
 
 
 def test_a_dataset_that_has_less_than_it_says_is_named() -> None:
@@ -415,3 +585,41 @@ def test_transforms_that_can_be_seeded_are_seeded_for_each_record() -> None:
     alone = fitted(Subset(Transformed(), range(COUNT)), CONFIG)
     assert same(fitted(workers(Transformed(), "fork"), CONFIG), alone)
     assert not same(fitted(Plain(), CONFIG), alone)
+
+
+def test_transforms_are_looked_for_without_calling_anything_or_reading_all_records() -> None:
+    class Closed:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"closed: {name}")
+
+    class Holding(Transformed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = {"train": self.transforms}
+            self.later, self.kind, self.torch = Closed(), Randomizable, torch
+            self.paths = [Closed()] * 2000
+
+    items = Holding()
+    found = _Fetch(items, data.default_collate, "train")._own_generators
+    assert found == [items.transforms[0]]
+    assert same(fitted(Holding(), CONFIG), fitted(Transformed(), CONFIG))
+    assert _Fetch([(Randomizable(), 1)] * 2000, len, "train")._own_generators == []
+
+
+def test_a_record_is_the_same_however_many_threads_torch_has() -> None:
+    class Wide(Plain):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return x + torch.randn(400_001).sum(), y
+
+    before = torch.get_num_threads()
+    drawn = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            own = trainer(Wide())
+            assert torch.get_num_threads() == threads
+            drawn.append(own._train.digest)
+    finally:
+        torch.set_num_threads(before)
+    assert drawn[0] == drawn[1]

@@ -60,6 +60,8 @@ class Peers:
     state: ShardState
     _asked: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     """By group and cohort, the shards that have yet to answer; none left: they had their turn."""
+    _again: set[tuple[str, int]] = field(default_factory=set)
+    """Questions that are open, and were put before the newest damage or placement."""
 
     def ask_others(self, step: Step, missing: Missing) -> None:
         """Asks all other holders for what is missing; tells the coordinator if they had their turn.
@@ -77,22 +79,26 @@ class Peers:
 
     def is_last(self, sender: str, missing: Missing) -> bool:
         """Notes that another shard sent what it has; True if it is the last one to answer."""
-        waiting = self._asked.get((missing.group, missing.cohort), set[str]())
-        return self._leave(waiting, frozenset({sender}))
+        return self._leave((missing.group, missing.cohort), frozenset({sender}))
 
     def left(self, shards: frozenset[str]) -> bool:
         """Asks these shards no more; True if nobody else has yet to answer some question."""
-        ended = [self._leave(waiting, shards) for waiting in self._asked.values()]
+        ended = [self._leave(name, shards) for name in tuple(self._asked)]
         return any(ended)
 
-    def _leave(self, waiting: set[str], shards: frozenset[str]) -> bool:
+    def _leave(self, name: tuple[str, int], shards: frozenset[str]) -> bool:
+        waiting = self._asked.get(name, set[str]())
         waited = bool(waiting)
         waiting -= shards
+        if not waiting and name in self._again:
+            self._again.remove(name)
+            del self._asked[name]
         return waited and not waiting
 
     def forget_answers(self) -> None:
         """Lets other shards be asked again: payloads were damaged since, or have other holders."""
         self._asked = {name: waiting for name, waiting in self._asked.items() if waiting}
+        self._again = set(self._asked)
 
     def find_blocks(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
         """Yields the blocks here that another shard misses.

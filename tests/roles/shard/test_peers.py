@@ -283,6 +283,22 @@ def test_of_what_was_damaged_since_others_are_asked_anew() -> None:
     assert called(found(made)) == [(PEER, MISSING)]
 
 
+def test_of_what_was_damaged_while_others_are_asked_they_are_asked_again() -> None:
+    """They send what they miss before they answer; that may be damaged before they do."""
+    made = doubled()
+    found(made)
+    for block in ALL:
+        made.give(PEER, requests.PutBlock(made.header(FOUND_ID, block, purpose=FOUNDING)))
+    (task,) = works(found(made))
+    broken = frozenset({made.header(FOUND_ID, 0, purpose=FOUNDING).key})
+    made.give(WORKER, WorkFailed(task, PayloadsDamaged(broken)))
+    assert called(found(made)) == [], "one question at a time"
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert called(found(made)) == [(PEER, MISSING)]
+    assert registers(made.give(PEER, Answered(MISSING, requests.Noted())))
+    assert called(found(made)) == [(COORDINATOR, MISSING)]
+
+
 def test_a_shard_that_refuses_has_answered() -> None:
     made = doubled()
     found(made)
@@ -344,7 +360,18 @@ def test_of_who_left_nothing_is_asked_any_more() -> None:
     placed = Placement(2, (OWN,), alone)
     step = made.order(dataclasses.replace(order, placement=placed))
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
+    said = [each.message for each in step.effects if isinstance(each, Call)]
+    assert [type(each) for each in said] == [requests.Register], "so that the order comes again"
     assert called(made.order(hold)) == [(COORDINATOR, missing)]
+
+
+def test_by_a_newer_placement_others_are_asked_again() -> None:
+    made, missing, hold = holding()
+    made.give(PEER, Answered(missing, requests.Noted()))
+    assert called(made.order(hold)) == [(COORDINATOR, missing)]
+    order = configure(made.plan)
+    made.order(dataclasses.replace(order, placement=dataclasses.replace(order.placement, epoch=2)))
+    assert called(made.order(hold)) == [(PEER, missing)]
 
 
 def test_a_cohort_is_asked_for_whole() -> None:

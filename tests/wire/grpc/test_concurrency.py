@@ -220,6 +220,59 @@ async def test_a_long_payload_takes_several_places_and_no_more_than_its_party_ha
     assert places._free == 4
 
 
+@pytest.mark.parametrize("how", ["cancelled", "ousted", "given room and ousted at once"])
+@played
+async def test_whoever_stops_waiting_for_room_gives_back_what_it_had_once(how: str) -> None:
+    places, over, inside = Places(6, 2, Connections(), admission.TURN), asyncio.Event(), []
+
+    async def call(party: str, size: int) -> None:
+        with suppress(Busy):
+            async with places.take(party, party, size):
+                inside.append(party)
+                await over.wait()
+
+    def begin(*sizes: tuple[str, int]) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(call(*each)) for each in sizes]
+
+    held = begin(("a", 2), ("b", 2), ("c", 1))
+    head, behind = begin(("d", 2), ("e", 1))
+    await asyncio.sleep(0.02)
+    assert inside == ["a", "b", "c"], "the one at the head goes before a smaller one"
+    (place,) = places.active("d")
+    if how == "cancelled":
+        head.cancel()
+    else:
+        if how != "ousted":
+            held[2].cancel()
+            while not place.room.done():
+                await asyncio.sleep(0)
+        place.oust("now")
+    await asyncio.wait([head])
+    await asyncio.sleep(0.02)
+    assert inside == ["a", "b", "c", "e"], "and what it kept back goes to the one behind"
+    over.set()
+    await asyncio.gather(*held, behind, return_exceptions=True)
+    assert (places._free, len(places._queue)) == (6, 0)
+
+
+@played
+async def test_two_parties_with_long_and_short_payloads_leave_a_third_its_share() -> None:
+    places, over, inside = Places(9, 3, Connections(), admission.TURN), asyncio.Event(), []
+
+    async def call(party: str, size: int) -> None:
+        async with places.take(party, party, size):
+            inside.append(party)
+            await over.wait()
+
+    sizes = [("a", 1), ("a", 3), ("a", 1), ("b", 3), ("b", 1), ("a", 1), ("b", 3), ("c", 3)]
+    calls = [asyncio.create_task(call(*each)) for each in sizes]
+    await asyncio.sleep(0.02)
+    assert inside == ["a", "b", "c"], "at once, whatever waits of the others"
+    over.set()
+    await asyncio.gather(*calls)
+    assert places._free == 9
+
+
 @played
 async def test_there_is_room_for_a_call_if_another_connection_s_can_go() -> None:
     hall = Hall()

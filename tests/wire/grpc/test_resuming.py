@@ -342,6 +342,20 @@ def test_bytes_that_count_no_more_are_held_no_more() -> None:
     assert (whole.have, idle.have) == (0, 0)
 
 
+def test_blocks_that_are_not_answered_yet_count_to_their_sender_s_third() -> None:
+    """Else one party that breaks its calls off could fill the memory with whole blocks."""
+    intake = Uploads(120, 40)
+    whole = begun(intake, put(bytes(40)))
+    whole.add(bytes(40))
+    silent = EchoServer()
+    silent.request = lambda *_: Future()  # type: ignore[method-assign]
+    whole.hand_over(silent)
+    with pytest.raises(Busy):
+        begun(intake, put(b"x" * 40)).add(b"x")
+    begun(intake, put(b"y" * 40, "b"), "b").add(b"y" * 40)
+    assert intake.bytes_held == 80
+
+
 def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
