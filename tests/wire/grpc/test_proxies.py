@@ -134,14 +134,14 @@ def test_mutual_tls_goes_through_a_proxy_with_a_password(
     kit: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ConnectProxy({HERE: lambda: address}, user=f"me:{PASSWORD}") as proxy:
-        for password in (ESCAPED, "p%40ss%2Fw%3Ard%231"):
+        for password in (ESCAPED, "p%40ss%2Fw%3Ard%231", "p@ss%2Fw:rd#1"):
             assert call(kit, proxy, monkeypatch, f"me:{password}@") == Noted()
         assert set(proxy.asked) == {HERE}
         with pytest.raises(ConfigError, match=r"wants name and password \(407\)") as failed:
             call(kit, proxy, monkeypatch, "me:secret-1@")
         assert f"coordinator at {HERE} through the proxy {proxy.place}: " in str(failed.value)
         assert "secret-1" not in str(failed.value)
-        assert len(proxy.asked) == 3, "a wrong password that is tried again locks the account"
+        assert len(proxy.asked) == 4, "a wrong password that is tried again locks the account"
 
 
 @pytest.mark.parametrize(
