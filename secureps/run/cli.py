@@ -1,7 +1,7 @@
 """The command line: the table of its commands, and how errors are printed.
 
 A command's module is imported when the command is called, so that help appears at once. Only this
-module, `run.options` and OpenTelemetry read environment variables.
+module, `run.options`, OpenTelemetry and, for proxies, `wire.grpc.framing` read the environment.
 """
 
 from __future__ import annotations

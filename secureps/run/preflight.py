@@ -28,7 +28,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
-from secureps.messages.run import is_on_loopback, split_addresses
+from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
 from secureps.run.options import PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
@@ -42,6 +42,7 @@ from secureps.store.keyring import (
     load_public,
 )
 from secureps.store.kit_files import Passphrases
+from secureps.wire.grpc.framing import DIRECT, find_way
 from secureps.wire.grpc.servers import ask
 from secureps.wording import duration, named, printable, size
 
@@ -152,7 +153,7 @@ def _check_certificate(whom: Departure, public: PublicKit) -> Finding:
 
 def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
     """Dials the coordinator's addresses, one of which has to answer, and then every shard."""
-    reached = [_check_address("coordinator", address) for address in split_addresses(server)]
+    reached = [_check_address(whom, COORDINATOR, each) for each in split_addresses(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
         return
@@ -176,7 +177,7 @@ def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
     if status is not None and status.clock > 0:
         yield _check_clock(seconds - status.clock)
     for shard in () if status is None else status.shards:
-        yield _check_address(printable(shard.name), printable(shard.advertise))
+        yield _check_address(whom, shard.name, shard.advertise)
 
 
 def _check_clock(ahead: float) -> Finding:
@@ -189,22 +190,33 @@ def _check_clock(ahead: float) -> Finding:
     return Finding("clock", "look" if apart <= FAR_APART else "no", f"{text}: {mend}")
 
 
-def _check_address(what: str, address: str) -> Finding:
-    host, _, port = address.rpartition(":")
+def _check_address(whom: Departure, party: str, address: str) -> Finding:
+    return _try_check(printable(party), lambda: _connect(whom, party, printable(address)))
+
+
+def _connect(whom: Departure, party: str, address: str) -> Finding:
+    """Connects to a server as a run would: directly, or through the proxy of the environment."""
     began = time.perf_counter()
-    if "/" in host or not port.isdigit():
-        return Finding(what, "no", f"{address} is not HOST:PORT")
+    if "/" in address or not address.rpartition(":")[2].isdigit():
+        raise OperatorError(f"{address} is not HOST:PORT")
+    proxy, option = find_way(address)
+    at = f"the proxy {proxy}" if proxy else address
+    way = f"through {at}" if proxy else "directly"
+    host, _, port = (proxy or address).rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), TRIED):
-            took = duration(time.perf_counter() - began)
-    except socket.gaierror as error:
-        text = f"nobody knows an address of {host} ({error.strerror}): is its name right?"
-        return Finding(what, "no", text)
+        socket.create_connection((host.strip("[]"), int(port)), TRIED).close()
     except OSError as error:
         why = error.strerror or f"nothing came within {TRIED:g} s"
-        text = f"{address} cannot be reached ({why}): is it up, and its port open to this machine?"
-        return Finding(what, "no", text)
-    return Finding(what, "ok", f"{address} takes a connection within {took}")
+        text = f"{at} cannot be reached ({why}): is it up, its port open to this machine"
+        if isinstance(error, socket.gaierror):
+            text = f"nobody knows an address of {host} ({why}): is its name right"
+        raise OperatorError(f"{text}, and https_proxy as this network needs it?") from None
+    if proxy:  # whether it lets the run pass is seen by gRPC's own handshake with the server
+        link = make_link(whom.kit, whom.name, load_public(whom.kit).ca, False, whom.passphrases)
+        with link.channel(party, address, (option,)) as channel:
+            ask(channel, TRIED, f"{party} at {address} {way}")
+    took = duration(time.perf_counter() - began)
+    return Finding(printable(party), "ok", f"{address} takes a connection within {took}, {way}")
 
 
 def _check_disk(state: Path) -> Finding:
@@ -262,7 +274,7 @@ def health(config: Path) -> bool:
     """Asks the server that a file configures, on this machine, whether it can work.
 
     A key holder has no port, so its metrics are read instead. Raises ConfigError or KitError for a
-    bad file or kit, OperatorError if the server does not answer.
+    bad file or kit, Unreachable or OperatorError if the server does not answer.
     """
     section, kit, state = read_config(config)
     public = load_public(kit, section.ca_fingerprint)
@@ -270,11 +282,8 @@ def health(config: Path) -> bool:
         return _READY in _fetch_metrics(section, state)
     address = dialable(read_address(state / "address"))
     link = make_link(kit, section.name, public.ca, section.insecure)
-    with link.channel(section.name, address, ()) as channel:
-        try:
-            return ask(channel, PATIENCE)
-        except Unreachable as error:
-            raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+    with link.channel(section.name, address, (DIRECT,)) as channel:
+        return ask(channel, PATIENCE, f"{section.name} at {address}")
 
 
 def print_health(
@@ -306,7 +315,8 @@ def _fetch_metrics(section: ServeSection, state: Path) -> str:
         )
     address = read_address(state / "metrics-address")
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with directly.open(f"http://{address}/metrics", timeout=PATIENCE) as answer:
             text: bytes = answer.read()
     except OSError as error:
         raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
@@ -324,9 +334,8 @@ def read_address(path: Path) -> str:
 def dialable(address: str) -> str:
     """Replaces the host "all addresses", on which a server listens, by loopback."""
     host, _, port = address.rpartition(":")
-    return (
-        f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address
-    )
+    own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+    return f"{own.get(host, host)}:{port}"
 
 
 def take_over(

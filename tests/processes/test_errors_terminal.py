@@ -107,7 +107,8 @@ BEFORE = {
     "check it (the other side's fault)",
     "other kit": (
         "no connection to coordinator at ...: who is there is certified by another CA; check kit "
-        "and address (the other side's fault)"
+        "and address. A proxy or balancer that opens TLS has to let this address pass, or you "
+        "train inside Flower's engine (docs/flower.md) (the other side's fault)"
     ),
     "other key": (
         "... is not the key that the CA certified for ...: ask the CA for your own "

@@ -20,6 +20,7 @@ from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import start_future
 from tests.kits.command import typed
+from tests.kits.connect_proxy import ConnectProxy, refusal
 from tests.kits.transport_kit import EchoServer
 from tests.run.report.test_status_tables import STATUS
 from tests.wire.grpc.test_tls import tls_of
@@ -248,6 +249,95 @@ def test_a_server_is_looked_at_by_its_own_file(
     file.write_text(own + f'ca_fingerprint = "{"ab" * 32}"\n')
     typed("preflight", "--config", file, status=1)
     typed("preflight", kit, status=2)
+
+
+# --- behind a proxy ----------------------------------------------------------------
+
+HERE, SHARD = "ps.study.example:443", "shard-0.study.example:443"
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def behind(server: tuple[Asked, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectProxy]:
+    """A proxy with a password, which alone knows where the servers are."""
+    server[0].shards = (ShardAddress(COORDINATOR, SHARD, 1.0),)
+    places = dict.fromkeys((HERE, SHARD), lambda: f"127.0.0.1:{server[1]}")
+    with ConnectProxy(places, user=f"me:{SECRET}") as proxy:
+        monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@{proxy.place}")
+        yield proxy
+
+
+def test_servers_that_only_a_proxy_reaches(kit: Path, behind: ConnectProxy) -> None:
+    said = typed("preflight", kit, "--name", ME, "--server", HERE).out
+    text = " ".join(said.split())
+    for address in (HERE, SHARD):
+        assert f"{address} takes a connection within" in text
+    assert text.count(f"through the proxy {behind.place}") == 2
+    assert SECRET not in said
+    assert set(behind.asked) == {HERE, SHARD}
+
+
+def test_a_server_on_this_machine_is_dialled_directly(
+    kit: Path, server: tuple[Asked, int], behind: ConnectProxy
+) -> None:
+    server[0].shards = ()
+    found = looked(Departure(kit, ME, f"127.0.0.1:{server[1]}"))
+    assert found[COORDINATOR].text.endswith(", directly")
+    assert behind.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (refusal(407), "the proxy wants name and password (407): https_proxy=http://NAME"),
+        (refusal(403), "the proxy refuses: its operator must allow CONNECT to this address"),
+        (refusal(504), "the proxy cannot reach it: is it up, and open to the proxy?"),
+        (b"", "did not answer in time"),
+    ],
+)
+def test_what_the_proxy_refuses(
+    kit: Path, behind: ConnectProxy, monkeypatch: pytest.MonkeyPatch, answer: bytes, text: str
+) -> None:
+    monkeypatch.setattr(module, "TRIED", 2.0)
+    behind.answer = answer
+    said = the_only_no(Departure(kit, ME, HERE), COORDINATOR)
+    assert f"coordinator at {HERE} through the proxy {behind.place}" in said
+    assert text in said
+    assert SECRET not in said
+
+
+def test_a_shard_that_the_proxy_does_not_let_pass(kit: Path, behind: ConnectProxy) -> None:
+    del behind.servers[SHARD]
+    found = list(preflight(Departure(kit, ME, HERE)))
+    (wrong,) = [each for each in found if each.outcome == "no"]
+    assert f"{SHARD} through the proxy {behind.place}: the proxy refuses" in wrong.text
+
+
+def test_who_opens_tls_on_the_way(kit: Path, tmp_path: Path, behind: ConnectProxy) -> None:
+    other = tmp_path / "other"
+    create_kit(other, RLWE)
+    issue(other, "client", ME)
+    text = the_only_no(Departure(other, ME, HERE), COORDINATOR)
+    assert "A proxy or balancer that opens TLS has to let this address pass" in text
+    assert "Flower's engine" in text
+
+
+def test_a_proxy_that_is_not_there(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whom = Departure(kit, ME, HERE)
+    for place, text in (
+        ("127.0.0.1:1", "the proxy 127.0.0.1:1 cannot be reached (Connection refused)"),
+        ("no-such-host.invalid:1", "nobody knows an address of no-such-host.invalid"),
+        ("socks", "https_proxy names no HTTP proxy"),
+    ):
+        monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@{place}")
+        said = the_only_no(whom, COORDINATOR)
+        assert said.startswith(text)
+        assert "https_proxy" in said
+        assert SECRET not in said
+    monkeypatch.delenv("https_proxy")
+    said = the_only_no(whom, COORDINATOR)
+    assert "nobody knows an address of ps.study.example" in said
+    assert "https_proxy as this network needs it?" in said
 
 
 def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

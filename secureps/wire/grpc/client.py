@@ -291,6 +291,7 @@ class GrpcTransport:
         """The channel of each party, and the link's identity at its making."""
         self._retired: list[grpc.Channel] = []
         """Replaced channels, on which open calls still end."""
+        self._ways: dict[str, str] = {}  # what errors say of the way to an address
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._to_error, self._settle)
@@ -400,7 +401,9 @@ class GrpcTransport:
                 self._retired.append(channel)
             several = self._addresses.has_several(to)
             options = framing.FOLLOWING_OPTIONS if several else framing.CLIENT_OPTIONS
-            channel = self._link.channel(to, address, options)
+            proxy, option = framing.find_way(address)
+            self._ways[address] = f" through the proxy {proxy}" if proxy else ""
+            channel = self._link.channel(to, address, (*options, option))
             self._channels[to] = (identity, channel)
             return channel
 
@@ -556,7 +559,7 @@ class GrpcTransport:
 
     def _name_server(self, to: str) -> str:
         address = self._addresses.address(to)
-        return to if address is None else f"{to} at {address}"
+        return to if address is None else f"{to} at {address}{self._ways.get(address, '')}"
 
     def _settle(self, future: Future[Any], result: Any) -> None:
         with self._lock:

@@ -33,9 +33,13 @@ from __future__ import annotations
 import math
 import re
 import struct
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from typing import Any
+from urllib.parse import quote, unquote
 
 import grpc
 
@@ -204,16 +208,26 @@ RETRY_LIMIT = 3600.0
 """The most seconds that a sender can be asked to wait."""
 
 _REFUSAL = "secureps-refusal-bin"
-_ANOTHER_CA = "who is there is certified by another CA; check kit and address"
-_TLS_FAILED = {
+_ANOTHER_CA = (
+    "who is there is certified by another CA; check kit and address. A proxy or balancer that "
+    "opens TLS has to let this address pass, or you train inside Flower's engine (docs/flower.md)"
+)
+_PASSWORD = "the proxy wants name and password (407): https_proxy=http://NAME:PASSWORD@HOST:PORT"
+_FAILED = {
+    "response code 407": (_PASSWORD, None),  # a password that is tried again may lock an account
+    "response code 5": ("the proxy cannot reach it: is it up, and open to the proxy?", True),
+    "response code": ("the proxy refuses: its operator must allow CONNECT to this address", False),
+    "Expected 'H'": ("there is no HTTP proxy; check https_proxy", None),
     "Hostname Verification": ("who is there is certified as another party; check it", False),
     "WRONG_VERSION_NUMBER": ("who is there speaks no TLS; check it, and insecure", False),
     "unable to get local issuer": (_ANOTHER_CA, False),
+    "self signed certificate": (_ANOTHER_CA, False),  # it came with its own CA's
     "INVALID_SIGNATURE": (_ANOTHER_CA, False),  # the certificate does not name its CA's key
     "CERTIFICATE_VERIFY_FAILED": ("its certificate is not good, or over: have it renewed", True),
     "andshake failed": ("TLS could not be agreed on", True),
 }
-"""Meanings of gRPC's texts, and whether the failure may pass by itself."""
+"""Meanings of gRPC's texts, and whether the failure may pass; None: it is this side's fault."""
+_PROXY = re.compile(r"(?ai)(?:http://)?(?:([^/]*)@)?((?:\[[\da-f:.]+]|[\w.-]+):\d{1,5})/?")
 _PREFIX = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<I")
 _BUNDLE = b"\0"
@@ -229,7 +243,6 @@ CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 10_000),  # this is in fact the timeout of connecting
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),  # only run/cli reads the environment
 )
 FOLLOWING_OPTIONS = tuple(
     {
@@ -426,9 +439,11 @@ def read_error(call: Any, to: str, met: bool = False) -> SecurepsError:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(f"{to} is another kind of server; check the address", None)
     told = call.details() or ""
-    for words, (why, passes) in _TLS_FAILED.items():
+    for words, (why, passes) in _FAILED.items():
         if words in told:
             text = f"no connection to {to}: {why}"
+            if passes is None and not met:
+                return ConfigError(text)
             return Unreachable(text) if passes or met else Unreachable(text, None)
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
@@ -469,6 +484,7 @@ def decode_refusal(refusal: Refusal) -> SecurepsError:
 
 
 Option = tuple[str, Any]
+DIRECT: Option = ("grpc.enable_http_proxy", 0)
 
 
 class Plaintext:
@@ -551,6 +567,38 @@ def _configuration(own: Credentials) -> Any:
 def _read_single(known: Any, key: str) -> str:
     found = list(known.get(key, ()))
     return found[0].decode(errors="replace") if len(found) == 1 else ""
+
+
+def find_way(address: str) -> tuple[str, Option]:
+    """Finds the HOST:PORT of the proxy that the environment names for an address; "": none.
+
+    Also returns gRPC's option for it, which may hold a password. gRPC may not read the environment
+    itself: it sends loopback through a proxy, and silently passes by one that it cannot use.
+    """
+    known = urllib.request.getproxies_environment()
+    url = known.get("grpc") or known.get("https") or known.get("http") or ""
+    excepted = known.get("no_grpc") or known.get("no", "")
+    if not url or is_on_loopback(address) or _is_listed(address, excepted):
+        return "", DIRECT
+    found = _PROXY.fullmatch(url.strip())
+    if found is None:  # its text is not shown, because it may hold a password
+        right = "http://HOST:PORT, or http://NAME:PASSWORD@HOST:PORT with / and @ as %2F and %40"
+        raise ConfigError(f"https_proxy names no HTTP proxy: write {right}")
+    user = f"{quote(unquote(found[1]), safe=':')}@" if found[1] else ""
+    return found[2], ("grpc.http_proxy", f"http://{user}{found[2]}")
+
+
+def _is_listed(address: str, excepted: str) -> bool:
+    """Tells whether no_proxy has an address: its host, a domain above it, or a network of it."""
+    host = address.rpartition(":")[0].strip("[]").lower()
+    for each in excepted.lower().replace(" ", "").split(","):
+        name = each.removeprefix("*").removeprefix(".")
+        if each == "*" or (name and f".{host}".endswith(f".{name}")) or name == address.lower():
+            return True
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(name, strict=False):
+                return True
+    return False
 
 
 def _demand_loopback(address: str) -> None:

@@ -87,7 +87,7 @@ from secureps.wire.grpc.admission import (
     receive_request,
     send,
 )
-from secureps.wire.grpc.framing import Link
+from secureps.wire.grpc.framing import Link, read_error
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Endpoint, error_for_sender
 
@@ -509,13 +509,13 @@ def _encode_question(service: str) -> bytes:
     return bytes([0x0A, len(service)]) + service.encode() if service else b""
 
 
-def ask(channel: grpc.Channel, timeout: float) -> bool:
-    """Asks whether a server can work now; Unreachable if it does not answer in time."""
+def ask(channel: grpc.Channel, timeout: float, to: str) -> bool:
+    """Asks whether a server, which errors call `to`, can work now; errors are as of any call."""
     check: Any = channel.unary_unary(f"/{SERVICE}/Check")
     try:
         answer: bytes = check(_encode_question(""), timeout=timeout)
     except grpc.RpcError as error:
-        raise Unreachable(str(error.code().name)) from None
+        raise read_error(error, to) from None
     return answer == _SERVING
 
 
