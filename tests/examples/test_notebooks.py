@@ -35,7 +35,7 @@ def play(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody answers
     work = folder / "work"
     work.mkdir()
-    book = nbformat.from_dict(read(name))
+    book = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(book)
     look = f"import json; print(json.dumps({RESULTS[name]}))"
     book.cells.append(nbformat.v4.new_code_cell(look))
