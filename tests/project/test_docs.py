@@ -50,7 +50,7 @@ PAGES = (
     "secureps/run/templates/every/README.md",
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
-PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
+PLACES = (*FOLDERS, "secureps", "docs", "examples", "tests", "benchmarks")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|<>#\n]*)", re.MULTILINE)
