@@ -514,15 +514,6 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
 
 
 @pytest.mark.slow
-def test_in_a_run_they_do_not_grow_with_its_versions(long_run: Simulation) -> None:
-    federation = long_run.coordinator.federation
-    assert len(federation.members) == 6
-    assert len(federation.fates) <= 6 * (KEPT_FATES + 5)
-    assert len(federation.settled.receipts) <= 6 * (KEPT_FATES + 5)
-    assert all(len(ranges) == 1 for ranges in federation.settled.over.values())
-
-
-@pytest.mark.slow
 def test_whoever_asks_late_hears_that_it_is_over(long_run: Simulation) -> None:
     coordinator = long_run.coordinator
     rows = long_run._stores["coordinator"].journal.replay()
