@@ -53,6 +53,7 @@ from tests.kits.federations import small_federation, small_plan
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
+    PRIVACY,
     SCHEMA,
     SHARDS,
     Due,
@@ -72,6 +73,7 @@ PLANS: dict[str, Any] = {
     "plain": make_plan("plain"),
     "bfv": make_plan("bfv"),
     "private": private_plan(),
+    "budget": private_plan(PRIVACY | {"budget": 3.3}, versions=5),
     "groups": make_plan("bfv", group=two_groups()),
     "file": make_plan("bfv", initial="v0.safetensors", initial_digest="00"),
 }
