@@ -188,23 +188,6 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 
 
 @pytest.mark.slow
-def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
-    stop = {"patience": 2}
-    plan = evaluated_plan(every=1, versions=8, evaluation={**BEST, "stop": stop})
-    simulation = examined(plan, tmp_path, trainers=cast())
-    simulation.run()
-    federation = simulation.coordinator.federation
-    assert federation.finished == (
-        "2 evaluations in a row did not improve accuracy by more than 0 on version 3's 0.9000"
-    )
-    assert 5 <= simulation.versions()["all"] < 8
-    last = federation.checkpoints[-1]
-    assert last.complete
-    assert last.version_of("all") == simulation.versions()["all"]
-    assert {fate.outcome for fate in federation.fates.values()} <= {"durable", "dropped"}
-
-
-@pytest.mark.slow
 def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) -> None:
     plan = evaluated_plan(every=1, versions=8, checkpoint_every=8, evaluation=BEST)
     simulation = examined(plan, tmp_path, trainers=cast())

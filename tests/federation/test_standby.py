@@ -1,6 +1,7 @@
 """Survival: a standby takes over by command, and nothing acknowledged is lost."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,19 +65,26 @@ def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
         answer.result()
 
 
-@pytest.mark.slow
-def test_both_compact_their_journals_and_the_end_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def compacted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> tuple[dict[str, SqliteJournal], Conditions]:
+    """Journals on disk that are compacted often, by party, and a federation's conditions."""
     monkeypatch.setattr(SqliteJournal, "is_due", property(lambda journal: journal._grown > 3_000))
     journals: dict[str, SqliteJournal] = {}
 
     def journal(name: str) -> SqliteJournal:
-        (tmp_path / "journals").mkdir(exist_ok=True)
-        journals[name] = SqliteJournal(tmp_path / "journals" / f"{name}.db")
+        (folder / name).mkdir(exist_ok=True)
+        journals[name] = SqliteJournal(folder / name / "journal.db")
         return journals[name]
 
-    conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal)
+    return journals, Conditions(standby=True, delay=lambda *_: 0.01, journal=journal, **changes)
+
+
+@pytest.mark.slow
+def test_both_compact_their_journals_and_the_end_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals, conditions = compacted(tmp_path, monkeypatch)
     simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
     reach(simulation, 1)
     simulation.kill(STANDBY)
@@ -97,17 +105,8 @@ def test_one_that_begins_late_is_sent_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
-    monkeypatch.setattr(SqliteJournal, "is_due", property(lambda journal: journal._grown > 3_000))
     monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
-    journals: dict[str, SqliteJournal] = {}
-
-    def journal(name: str) -> SqliteJournal:
-        (tmp_path / name).mkdir(exist_ok=True)
-        journals[name] = SqliteJournal(tmp_path / name / "journal.db")
-        return journals[name]
-
-    late = frozenset({STANDBY})
-    conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal, late=late)
+    journals, conditions = compacted(tmp_path, monkeypatch, late=frozenset({STANDBY}))
     simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     one = journals[COORDINATOR]

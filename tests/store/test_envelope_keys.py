@@ -72,24 +72,6 @@ def test_keys_go_by_number(memory: bool, kit: Path) -> None:
     assert (keys.newest, keys.get(5)) == (0, None)
 
 
-def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:
-    keys, first = keys_of(kit), folder(kit).parent / "envelope.key"
-    keys.make(1)
-    paths = (first, folder(kit) / "envelope-1.key")
-    held = [path.open("rb", buffering=0) for path in paths]
-    assert held[0].read(8) == b"secureps"
-    keys.make(2)
-    keys.erase(2)
-    for file in held:  # the inode, which a name alone would leave as it was
-        file.seek(0)
-        assert set(file.read()) == {0}
-        file.close()
-    assert not any(path.exists() for path in paths)
-    assert os.listdir(folder(kit)) == ["envelope-2.key"]
-    has_served(kit, RUN)
-    assert keys_of(kit).oldest == 2
-
-
 def test_what_a_killed_holder_left_is_taken_up(kit: Path) -> None:
     keys = keys_of(kit)
     has_served(kit, RUN)

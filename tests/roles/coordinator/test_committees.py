@@ -6,11 +6,9 @@ from typing import NoReturn
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Roster, certify, first_roster, next_roster
+from secureps.crypto.roster import first_roster, next_roster
 from secureps.errors import NotReady, UnknownParty, WrongVersion
 from secureps.messages.coordinator_records import KeysReleased, RoundGivenUp, RoundOpened
-from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import RosterChanged, SealFor
 from secureps.messages.records import RunPinned
@@ -24,24 +22,12 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order, RosterFollower, Say, Step
 from secureps.roles.pinned_run import PinnedRun
+from tests.kits.committee_plans import CA, IDENTITIES, KEYS, holders_roster
 from tests.kits.roles_kit import ADDRESSES, NONCE, make_placement, make_plan, make_run
 
-CA = Identity(b"c" * 32)
 PLAN = make_plan("rlwe")
-KEYS = {f"h{k}": EnvelopeKey.from_os().public for k in range(6)}
 FIRST = ("h0", "h1", "h2", "h3")
 OFFERED = tuple(key.key for key in KEYS.values())
-
-
-def roster(last: Roster, names: tuple[str, ...]) -> Roster:
-    made = [
-        certify(
-            *(CA, name, "holder", Identity(name.encode() * 16).public.key),
-            file_digest(KEYS[name].to_bytes()),
-        )
-        for name in names
-    ]
-    return next_roster(CA, last, made, 1, 0)
 
 
 class Change:
@@ -57,7 +43,7 @@ class Change:
 
     def to(self, *names: str, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         """Changes the roster's holders to these."""
-        self.roster = roster(self.roster, names)
+        self.roster = holders_roster(self.roster, names)
         return self.formed(keys)
 
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
@@ -219,18 +205,7 @@ def test_a_version_of_which_lost_holders_were_asked_is_sealed_for_no_others() ->
 
 
 RUN = make_run(PLAN)
-HOLDER_KEYS = {f"h{k}": EnvelopeKey.from_os().public for k in range(4)}
-IDENTITIES = {name: Identity(name.encode() * 16) for name in HOLDER_KEYS}
-ROSTER = next_roster(
-    CA,
-    first_roster(CA, 0),
-    [
-        certify(CA, name, "holder", own.public.key, file_digest(HOLDER_KEYS[name].to_bytes()))
-        for name, own in IDENTITIES.items()
-    ],
-    1,
-    0,
-)
+ROSTER = holders_roster(first_roster(CA, 0), FIRST)
 NEXT = EnvelopeKey.from_os().public.key
 
 
@@ -242,13 +217,12 @@ class Begun:
         group = GroupState("all", 0, phase=Phase.WAITING)
         self.state = CoordinatorState({"all": group}, pinned=pinned)
         self.state.members = {"c0": 0.0}
-        offered = tuple(key.key for key in HOLDER_KEYS.values())
-        self.settings = PinnedRun(PLAN, ROSTER, None, NONCE, offered)
+        self.settings = PinnedRun(PLAN, ROSTER, None, NONCE, OFFERED)
         opening.form_committee(self.at(0.0))
 
     def at(self, now: float) -> Transaction:
         none, here = frozenset[str](), frozenset({"c0"})
-        return Transaction(now, self.settings, self.state, none, tuple(HOLDER_KEYS), none, here)
+        return Transaction(now, self.settings, self.state, none, FIRST, none, here)
 
     def hear(self, holder: str, number: int, least: int = 0, now: float = 0.0) -> Transaction:
         bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)

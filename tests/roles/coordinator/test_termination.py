@@ -168,20 +168,6 @@ def test_a_budget_that_even_the_first_version_exceeds_ends_the_run_at_version_0(
     assert not world.federation.ledger.facts
 
 
-def test_a_coordinator_restarted_at_any_moment_ends_alike() -> None:
-    plan = budgeted(private(), 2)
-    straight = ended(plan)
-    for cut in range(len(straight.journal) + 1):
-        again = World(plan, journal=tuple(straight.journal[:cut]))
-        again.servers(seen=again.federation.incarnation - 1)
-        for client in CLIENTS:
-            again.enter(client)
-        again.pump()
-        assert again.federation.finished == straight.federation.finished
-        assert again.group().version == 2
-        assert again.federation.ledger == straight.federation.ledger
-
-
 def test_those_who_have_spent_theirs_are_left_out_while_others_suffice() -> None:
     world = ended(budgeted(private(RULE), 1), ("c0", "c1"))
     assert world.group().version == 1

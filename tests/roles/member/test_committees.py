@@ -6,10 +6,8 @@ import random
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Roster, certify, first_roster, next_roster
+from secureps.crypto.roster import Roster, first_roster
 from secureps.errors import Refused
-from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Decline
@@ -17,26 +15,14 @@ from secureps.messages.run import GroupVersion
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.roles.machine import Call, KitRead, RosterFollower, Say, Step
 from secureps.roles.member.committees import Committees
+from tests.kits.committee_plans import CA, IDENTITIES, KEYS, holders_roster
 from tests.kits.roles_kit import make_plan
 
-CA = Identity(b"c" * 32)
-KEYS = {name: EnvelopeKey.from_os().public for name in ("h0", "h1", "h2", "h3")}
 PLAN = make_plan("rlwe")
 
 
-def roster(last: Roster, *names: str, expires: int = 0) -> Roster:
-    made = [
-        certify(
-            *(CA, name, "holder", Identity(name.encode() * 16).public.key),
-            file_digest(KEYS[name].to_bytes()),
-        )
-        for name in names
-    ]
-    return next_roster(CA, last, made, 1, expires)
-
-
-FIRST = roster(first_roster(CA, 0), "h0", "h1", "h2", expires=100)
-SECOND = roster(FIRST, "h0", "h1", "h3", expires=200)
+FIRST = holders_roster(first_roster(CA, 0), ("h0", "h1", "h2"), expires=100)
+SECOND = holders_roster(FIRST, ("h0", "h1", "h3"), expires=200)
 
 
 def told(of: Roster, since: int = 0) -> KeyCommittee:
@@ -115,7 +101,7 @@ def test_what_is_made_already_is_sealed_for_those_that_its_version_was_sealed_fo
 
 
 def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> None:
-    other = roster(SECOND, "h1", "h2", "h3")
+    other = holders_roster(SECOND, ("h1", "h2", "h3"))
     with pytest.raises(Refused, match="on no roster that this party has followed"):
         client.take(told(other, 4))
     right = told(SECOND, 4)
@@ -168,9 +154,7 @@ def test_a_newer_key_is_on_record_and_one_of_nobodys_is_said(client: Committees)
     """After a restart it does not go back to an older key, because the newer one is journalled."""
     run, key, step = bytes(32), EnvelopeKey.from_os().public.key, Step()
     bare = EnvelopeKeyAnnounced(run, "h0", 1, key, 0)
-    right = dataclasses.replace(
-        bare, signature=Identity(b"h0" * 16).sign(*announcement_bytes(bare))
-    )
+    right = dataclasses.replace(bare, signature=IDENTITIES["h0"].sign(*announcement_bytes(bare)))
     client.hear(step, SealFor(1, told(SECOND, 4), (bare, right, right)), run)
     assert step.records == [right]
     (said,) = step.effects

@@ -622,21 +622,6 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
     assert again.invite(0) == Step()
 
 
-def test_blocks_leave_once_all_are_sealed_and_the_receipt_once_all_are_stored() -> None:
-    client = Client().joined()
-    client.ready(0)
-    update, client.now = client.sealed(0, 0), 5.0
-    step = client.contributed(update)
-    assert step.records == [member_records.Sealed(update.receipt, update.headers)]
-    assert sorted(h.block for _, h in puts(step)) == [0, 1, 2, 3]
-    client.now = 7.0
-    steps = client.stored(update)
-    assert [said(step, requests.Submit) for step in steps][3] == [requests.Submit(update.receipt)]
-    assert not any(said(step, requests.Submit) for step in steps[:3])
-    (told,) = said(steps[-1], requests.Telemetry)
-    assert told.figures == (requests.Figure("network_seconds", 2.0),)
-
-
 def keyed(plan: Plan) -> tuple[Client, Step]:
     """A client whose kit has a holder's cipher key, in a run of this plan."""
     client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, SCHEMA))
