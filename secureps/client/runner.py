@@ -36,6 +36,7 @@ from secureps.store.keyring import (
     PublicKit,
     choose_seed,
     demand_host,
+    demand_role,
     load_private,
     load_public,
 )
@@ -182,6 +183,7 @@ def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]
     records = joining.site.choose_records(joining.records)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
+    demand_role(kit.roster, joining.name, "client", "name")
     identity = load_private(joining.kit, joining.name, joining.passphrases)
     secure_folder(joining.state)  # only now: a misspelt kit or name must leave no folder
     seed = choose_seed(

@@ -45,7 +45,7 @@ from secureps.store.backup import (
     read_run,
     set_aside,
 )
-from secureps.store.keyring import NATIVE, TlsFiles, demand_host
+from secureps.store.keyring import NATIVE, TlsFiles, demand_host, demand_role
 from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
@@ -167,13 +167,7 @@ def _refuse_role(role: ServerRole, serving: Serving) -> None:
     roster = serving.kit.roster
     if wanted != "holder":  # key holders serve runs inside Flower and outside alike
         demand_host(roster, serving.path("kit"), NATIVE)
-    for certificate in roster.certificates:
-        if certificate.name == name and certificate.role != wanted:
-            fitting = [each.name for each in roster.certificates if each.role == wanted]
-            raise ConfigError(
-                f"{serving.where}: name: {name} is a {certificate.role}'s and not a {wanted}'s; on "
-                f"the roster as {wanted}: {', '.join(fitting) or 'nobody'}"
-            )
+    demand_role(roster, name, wanted, f"{serving.where}: name")
 
 
 def _load_party(serving: Serving) -> Party:

@@ -439,6 +439,16 @@ def demand_host(roster: Roster, kit: Path, host: str = FLOWER) -> None:
         raise KitError(f"{kit} is the kit of {_FOR[host]}")
 
 
+def demand_role(roster: Roster, name: str, role: str, where: str) -> None:
+    """Raises ConfigError if the roster has the name in another role; `where` begins the error."""
+    roles = [each.role for each in roster.certificates if each.name == name]
+    if roles and role not in roles:
+        raise ConfigError(
+            f"{where}: {name} is a {roles[0]}'s and not a {role}'s; on the roster as {role}: "
+            f"{', '.join(sorted(roster.names(role))) or 'nobody'}"
+        )
+
+
 # --- TLS certificates --------------------------------------------------------------
 
 

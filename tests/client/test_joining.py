@@ -207,6 +207,14 @@ def test_it_takes_the_kit_of_its_own_ca_alone(client: Client) -> None:
     assert "is signed by another CA" in client.refuses(ca_fingerprint="0" * 64)
 
 
+def test_a_name_joins_in_its_own_role(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it waits for a coordinator, or leaves a folder."""
+    monkeypatch.setitem(globals(), "NAME", "coordinator")
+    told = "name: coordinator is a coordinator's and not a client's; on the roster as client: "
+    assert told in client.refuses()
+    assert not (client.folder / "state").exists()
+
+
 def test_what_protects_nobody_is_asked_for_by_name(client: Client) -> None:
     client.joins(insecure=True)
     assert client.party.link is PLAINTEXT

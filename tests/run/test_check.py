@@ -532,6 +532,30 @@ def test_how_clients_sizes_suit_the_bound_is_said(tmp_path: Path) -> None:
     )
 
 
+NOISED = PRIVATE + "noise_multiplier = 2.0\nbudget = 100.0\n"
+
+
+def test_a_public_number_far_from_what_clients_have_is_said(tmp_path: Path) -> None:
+    path = lined(tmp_path, NOISED)
+    (far,) = (each for each in check(path, permit=RUN).remarks if "privacy.records, " in each)
+    assert far.startswith(
+        "the client that was tried counts by privacy.records, 300, and has 40 records: no epsilon"
+    )
+    line = LINE.replace("LOSS", "0.5").replace("40 + 100 *", "250 + 10 *")
+    (tmp_path / "line.py").write_text(line)
+    assert not any("privacy.records, " in each for each in check(path, permit=RUN).remarks)
+
+
+def test_rows_that_are_numbered_in_place_of_persons_are_said(tmp_path: Path) -> None:
+    path = lined(tmp_path, NOISED.replace("[privacy]", '[privacy]\nunit = "person"'))
+    counted = "    def persons(self):\n        return {}\n\n    def examples(self):"
+    for count, told in (("self.count", 1), ("self.count // 4", 0)):
+        line = LINE.replace("    def examples(self):", counted.format(count))
+        (tmp_path / "line.py").write_text(line.replace("LOSS", "0.5"))
+        remarks = check(path, permit=RUN).remarks
+        assert sum(each.startswith("each of the 40 records") for each in remarks) == told
+
+
 def test_nobody_is_told_to_weigh_clients_of_a_sum(tmp_path: Path) -> None:
     path = lined(tmp_path, "")
     line = LINE.replace("LOSS", "0.5").replace("np.float32(0.25)", "np.float32(1)")

@@ -132,7 +132,8 @@ def refuse_steps(section: PlanSection) -> None:
     if record and (type(steps) is not int or steps < 1):
         raise PlanRefused(
             "training.local_steps: a private plan states how many steps each version takes, "
-            "so that a client knows what it will spend"
+            "so that a client knows what it will spend: write local_steps = N in [training], in "
+            "place of local_epochs"
         )
 
 

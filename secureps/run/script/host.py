@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -127,10 +127,31 @@ class ScriptHost:
         model = {name: start.get(name, array) for name, array in look.initial.items()}
         own = self._holders.get(plan.evaluator) if plan.section.evaluation is not None else None
         judge = self._first if own is None else self._script.make(own)
-        notes, lengths = list(warn_of_metrics(plan, judge, model)), {}
+        notes, lengths = [*warn_of_metrics(plan, judge, model), *self._warn_of_counts()], {}
         if plan.section.privacy is not None:
             lengths = measure_lengths(plan, look, self._first, self._privacy, model)
         return {"lengths": lengths, "notes": notes}
+
+    def _warn_of_counts(self) -> Iterator[str]:
+        """Warns of rows that were numbered in place of persons, and of a far-off public number."""
+        privacy, records = self._privacy, count_records(self._first)
+        if privacy is None:
+            return
+        count = records
+        if protects_persons(self._plan.section):
+            count = count_persons(self._first)
+            if count > 1 and count == records:
+                yield (
+                    f"each of the {count:,} records that were tried has a person of its own, so "
+                    'that unit = "person" protects no more than single records: persons= takes '
+                    "the id of the person, not the number of the row"
+                )
+        if privacy.records and count and not 0.5 <= count / privacy.records <= 2:
+            yield (
+                f"the client that was tried counts by privacy.records, {privacy.records:,}, and "
+                f"has {count:,} {privacy.unit}s: no epsilon depends on that number, but take about "
+                "what a client has, because the sample rate and it say how large a batch should be"
+            )
 
     def _baselines(self, versions: int, start: Tensors) -> Record:
         unsafe = self._unsafe_seed
