@@ -102,8 +102,12 @@ def score(command: str, file: str) -> Callable[[], float]:
 _ACCURACY = r" \| ([\d.]+) held-out accuracy"
 FIGURES = (
     Figure("rlwe, bytes a value", r"block, rlwe, 16 bits \| ([\d.]+) bytes", bytes_a_value("rlwe")),
-    Figure("bfv, bytes a value", r"block, bfv, 16 bits \| ([\d.]+) bytes", bytes_a_value("bfv")),
-    Figure("plain, bytes a value", r"`plain`, 16 bits \| ([\d.]+) bytes", bytes_a_value("plain")),
+    Figure("bfv, bytes a value", r"bfv and `plain` \| ([\d.]+) and", bytes_a_value("bfv")),
+    Figure(
+        "plain, bytes a value",
+        r"bfv and `plain` \| [\d.]+ and ([\d.]+) bytes",
+        bytes_a_value("plain"),
+    ),
     Figure(
         "an update of the demo, kB",
         r"9,610 values\) \| ([\d.]+) kB",

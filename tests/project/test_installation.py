@@ -202,15 +202,19 @@ def test_a_new_project_runs_from_an_installed_wheel(
 
 
 @pytest.mark.parametrize(
-    ("page", "what"),
+    ("page", "command"),
     [
-        ("README.md", "."),  # in a clone
-        ("docs/guide/data-holder.md", f"secureps-{ps.__version__}-py3-none-any.whl"),
+        # the wheel of a clone, and one that somebody sent
+        ("README.md", 'pip wheel --no-deps -w dist . && pip install "$(ls dist/*.whl)[torch]" '),
+        (
+            "docs/guide/data-holder.md",
+            f"pip install 'secureps-{ps.__version__}-py3-none-any.whl[torch]' ",
+        ),
     ],
 )
-def test_the_first_command_of_a_page_installs_secureps(page: str, what: str) -> None:
+def test_the_first_command_of_a_page_installs_the_wheel(page: str, command: str) -> None:
     (first, *_) = re.findall(r"^```sh\n(.*)", (ROOT / page).read_text(), re.MULTILINE)
-    assert first.startswith(f"pip install '{what}[torch]' ")
+    assert first.startswith(command)
 
 
 # --- ranges, and who builds ---------------------------------------------------------
