@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from secureps.client.initial_model import ServerAppResult
-from secureps.client.settings import TrackedSettings, call_make, only_importing
+from secureps.client.settings import TrackedSettings, only_importing, refuse_unknown
 from secureps.client.trainer import (
     EvaluateResult,
     Evaluator,
@@ -97,11 +97,15 @@ class Script:
 
         Raises ConfigError for an unknown setting, ScriptFailed if the script raised.
         """
-        if self._app is not None:
-            with blamed("make(settings)"):
+        with blamed("make(settings)"):
+            if self._app is not None:
                 return self._app.make(settings, state, name)
-        with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
-            return call_make(self._functions["make"], settings, self._functions)
+            refuse_unknown(settings, self._functions)
+            asked = TrackedSettings(settings)
+            with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
+                made: Trainer = self._functions["make"](asked)
+        asked.refuse_misspelt()
+        return made
 
     def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
-from secureps.client.trainer import Setting, Trainer, blamed
+from secureps.client.trainer import Setting
 from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.errors import ConfigError
 from secureps.wording import suggest
@@ -162,20 +162,6 @@ def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
     for key in sorted(given):
         for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):
             raise ConfigError(f"setting {key!r} is not known; did you mean {near}?")
-
-
-def call_make(
-    make: Callable[[Mapping[str, Any]], Trainer],
-    settings: Mapping[str, Setting],
-    names: Mapping[str, Any],
-) -> Trainer:
-    """Calls a script's `make`; `names` are the script's. ConfigError for unknown settings."""
-    refuse_unknown(settings, names)
-    asked = TrackedSettings(settings)
-    with blamed("make(settings)"):
-        made = make(asked)
-    asked.refuse_misspelt()
-    return made
 
 
 importing: ContextVar[bool] = ContextVar("a script is imported for its functions", default=False)

@@ -13,8 +13,8 @@ from typing import Any
 
 from secureps.arguments import check_types
 from secureps.client.runner import Joining
-from secureps.client.settings import call_make, importing
-from secureps.client.trainer import Setting, Trainer
+from secureps.client.settings import TrackedSettings, importing, refuse_unknown
+from secureps.client.trainer import Setting, Trainer, blamed
 from secureps.run.cli import call
 from secureps.run.join import Build
 
@@ -42,7 +42,12 @@ def run_client(
     """
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
-        return call_make(make, settings, getattr(make, "__globals__", {}))
+        refuse_unknown(settings, getattr(make, "__globals__", {}))
+        asked = TrackedSettings(settings)
+        with blamed("make(settings)"):
+            trainer = make(asked)
+        asked.refuse_misspelt()
+        return trainer
 
     run(build, arguments)
 
