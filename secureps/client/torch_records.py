@@ -170,7 +170,7 @@ class Fetched(Task):
     @cached_property
     def digest(self) -> bytes:
         """A digest of all records, with draws of an empty key."""
-        made = hashlib.blake2b(b"%d" % self.count, digest_size=32, person=b"secureps-data")
+        made = hashlib.blake2b(b"%d" % self.count, digest_size=32, person=b"secureps-fetched")
         parts = np.split(np.arange(self.count), range(DIGESTED, self.count, DIGESTED))
         for sample, _ in self.seeded(b"").draw(parts, apart=True):
             made.update(sample.digest)

@@ -103,8 +103,8 @@ def join_and_hold(
         then = {
             client: f"{holder} goes on for the other sites until the run is over; the same command "
             f"without --hold starts {client} again",
-            holder: f"{client} goes on while enough others hold keys; after a change of --site "
-            "FILE, stop this command and start it again; once another cause is mended, "
+            holder: f"{client} goes on while enough others hold keys; after a change of the site's "
+            "policy, stop this command and start it again; once another cause is mended, "
             f"`secureps serve keyholder --config {config}` runs {holder} beside it",
         }
         shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")

@@ -20,8 +20,8 @@ def script() -> ModuleType:
     return sys.modules[SCRIPT.stem]
 
 
-def rows(tensors: Any) -> set[bytes]:
-    return {row.numpy().tobytes() for row in tensors[0]}
+def rows(task: Any) -> set[bytes]:
+    return {row.numpy().tobytes() for row in task.x}
 
 
 def test_holders_share_the_training_part_and_nobody_has_the_held_out_set(
@@ -34,9 +34,9 @@ def test_holders_share_the_training_part_and_nobody_has_the_held_out_set(
     assert set.union(*parts) == rows(world._train)
     assert not set.union(*parts) & rows(world._held_out)
     for each in holders:
-        total = len(each._train[0]) + len(each._held_out[0])
+        total = len(each._train) + len(each._held_out)
         assert total >= 100
-        assert len(each._held_out[0]) / total == pytest.approx(0.15, abs=0.03)
+        assert len(each._held_out) / total == pytest.approx(0.15, abs=0.03)
 
 
 def test_all_holders_start_from_one_model(script: ModuleType) -> None:

@@ -53,8 +53,11 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
 
 
 def test_every_rule_has_one() -> None:
+    """But for fragments, of models in several groups: `test_fragments` plays these."""
     rules = {load_plan(POLICIES / f"{name}.toml").group("all").rule.name for name in PRESETS}
-    assert rules | {load_plan(POLICIES / "digits.toml").group("all").rule.name} == set(RULES)
+    assert rules | {load_plan(POLICIES / "digits.toml").group("all").rule.name} == {*RULES} - {
+        "fragments"
+    }
 
 
 @pytest.mark.parametrize("name", PRESETS)

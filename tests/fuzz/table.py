@@ -36,7 +36,8 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._wrap",
-        "client.torch:derive",
+        "client.patch:Rounds._look_at",
+        "client.torch_sgd:derive",
         "client.torch_sgd:noise_generators",
         "client.flower.trainer:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
@@ -78,10 +79,15 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.up:read_so_far",
         "run.up.runs:_read_summary",
         "run.up.up:resume",
+        "run.study:_read_outcome",
+        "run.study:main",
         "run.join:_Terminal._hear",  # logs of its own two processes
     ),
     "another process of the same client, which has its records": (
         "client.torch_ranks:receive_order",
+    ),
+    "the client's own state folder, whose damage is found and told": (
+        "client.update:load_training",
     ),
     "digits that the same function has looked at": ("flower.post:read_wave",),
     "what the same function has just written": ("run.check:record",),
