@@ -445,7 +445,7 @@ def demand_role(roster: Roster, name: str, role: str, where: str) -> None:
     if roles and role not in roles:
         raise ConfigError(
             f"{where}: {name} is a {roles[0]}'s and not a {role}'s; on the roster as {role}: "
-            f"{', '.join(sorted(roster.names(role))) or 'nobody'}"
+            f"{named(sorted(roster.names(role))) or 'nobody'}"
         )
 
 

@@ -126,7 +126,9 @@ BEFORE = {
         "... is missing: ... has private keys of ...; ... makes those of ..., and the CA approves "
         "them (this side's fault)"
     ),
-    "a shard": "... is ..., and sends no ... to ... (the sender's fault)",
+    "a shard": (
+        "name: ... is a ...'s and not a ...'s; on the roster as ...: ... (this side's fault)"
+    ),
     "other run": (
         "... takes part in run ..., and the other side in ...: one of the two has another run's "
         "state folder. Start it with the folder of this run, or with a new one (--state), and keep "
