@@ -38,8 +38,11 @@ _TAIL_BYTES = 16384
 _DUMP_LINES = 200
 """The most lines that are read of a native crash's dump; each frame of each thread has one."""
 
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that come from outside, so the process that they end need not be faulty."""
+_NAMES = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+_FROM_OUTSIDE = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""Signals that come from outside, so the process that they end need not be faulty.
+
+Windows has not all of them."""
 
 
 @dataclass(frozen=True, slots=True)
