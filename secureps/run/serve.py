@@ -11,6 +11,7 @@ from pathlib import Path
 
 from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.site_files import ServeSection
+from secureps.crypto.identity import Role
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore, is_url
@@ -163,7 +164,8 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
 
 def _refuse_role(role: ServerRole, serving: Serving) -> None:
     """Refuses a kit for runs inside Flower, and a name that has another role on the roster."""
-    name, wanted = serving.section.name, "holder" if role == "keyholder" else role
+    wanted: Role = "holder" if role == "keyholder" else role
+    name = serving.section.name
     roster = serving.kit.roster
     if wanted != "holder":  # key holders serve runs inside Flower and outside alike
         demand_host(roster, serving.path("kit"), NATIVE)

@@ -439,7 +439,7 @@ def demand_host(roster: Roster, kit: Path, host: str = FLOWER) -> None:
         raise KitError(f"{kit} is the kit of {_FOR[host]}")
 
 
-def demand_role(roster: Roster, name: str, role: str, where: str) -> None:
+def demand_role(roster: Roster, name: str, role: Role, where: str) -> None:
     """Raises ConfigError if the roster has the name in another role; `where` begins the error."""
     roles = [each.role for each in roster.certificates if each.name == name]
     if roles and role not in roles:
