@@ -3,9 +3,9 @@
 A callback acts when the trainer starts, and after each of its optimizer steps. So a round ends
 between two steps, and no gradient of one version is applied to the next.
 
-What is sent: what `TorchTrainer` sends of a `state_dict`, without the parameters that do not train.
-A tensor `frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the
-plan's `frozen` compares when a client joins. So a large base is neither copied nor sent.
+A client sends what `TorchTrainer` sends, without the parameters that do not train. A tensor
+`frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the plan's
+`frozen` compares when a client joins. So a large base is neither copied nor sent.
 
 A model in 16 bits rounds the version that it loads. Only what training changed is added to the
 published float32 values, so that this rounding does not move them.
@@ -274,7 +274,7 @@ HOOKS: Mapping[str, Callable[[Any, str, Rounds], None]] = {
     "lightning.pytorch.trainer.trainer": _hook_lightning,
     "pytorch_lightning.trainer.trainer": _hook_lightning,
 }
-"""By the module of a `Trainer`: what adds the callback."""
+"""The function that adds the callback, by the module of a `Trainer`."""
 
 
 @check_types

@@ -233,8 +233,8 @@ def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
     """Numbers the persons of records from 0 on, in the order of their ids.
 
     Raises ScriptFailed unless each record has an id, an integer or a text. A missing one (NaN,
-    None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
-    whoever is among them could change the sum by up to two clips.
+    None, -1 of pandas' codes, an empty text) would make one person of all without an id, and each
+    of them could change the sum by up to two clips.
     """
     ids = np.asarray(persons, None if hasattr(persons, "dtype") else object)  # NaN is no text "nan"
     if ids.dtype == object:  # of a list, or of a column of pandas

@@ -377,7 +377,7 @@ def save_training(party: str, path: Path, run: bytes, task: Contribute, result: 
     in the next turn, from models that the first one's members did not have.
     """
     if load_training(party, path, run) == (task := dataclasses.replace(task, aims=())):
-        return  # the disk failed later
+        return  # it is kept already: the disk failed after that
     told = {
         "run": run.hex(),
         "task": json.dumps(to_plain(task)),

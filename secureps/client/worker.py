@@ -502,10 +502,10 @@ class ClientWorker(Worker):
         return dataclasses.replace(past, aims=task.aims)
 
     def _is_late(self, task: Contribute) -> bool:
-        """True if others trained for this version before, and send the rest of it in turn.
+        """True if other clients have trained for this version, and sent its first groups.
 
-        What this client trained now would be on newer models of the groups before, and charged for
-        what no cohort takes.
+        This client would train from newer models of these groups, and would be charged for updates
+        that no cohort takes.
         """
         turns = self._machine.pinned.plan.takes_turns(task.aims[0].group)
         return turns and len({at.version for at in task.model}) > 1
@@ -605,7 +605,7 @@ class ClientWorker(Worker):
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
         if result.examples and protects_persons(self._machine.pinned.plan.section):
-            # How many records a person has is no public number, whatever the script returns.
+            # The number of persons may be published, and the number of their records may not.
             return dataclasses.replace(result, examples=count_persons(self._site.trainer))
         return result
 
