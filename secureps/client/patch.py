@@ -54,7 +54,7 @@ UNUSED = ".original_module."  # of peft, random: `modules_to_save` trains a copy
 
 
 class Rounds:
-    """Divides a foreign training loop into rounds, of `length`: a place in UNITS, and how many."""
+    """Divides a foreign training loop into rounds, of `length`: an index of UNITS, and a count."""
 
     def __init__(self, plan: Plan, length: tuple[int, int], judge: Judge | None) -> None:
         self._plan, (self._unit, self._count) = plan, length
@@ -212,7 +212,7 @@ class Rounds:
 
 
 def _unwrap(module: nn.Module) -> nn.Module:
-    """Returns the model inside of what compiled it, or trains it on several devices."""
+    """Returns the model inside its wrappers, which compile it or train it on several devices."""
     several = isinstance(module, DataParallel | DistributedDataParallel)
     inner = module.module if several else getattr(module, COMPILED[:-1], None)
     return _unwrap(inner) if isinstance(inner, nn.Module) else module

@@ -370,7 +370,7 @@ def join(
             thread, between a push and the next pull.
         touches: rows of sparse tensors that its records touch, by name: int64, ascending. The
             operator of the coordinator sees their row-blocks.
-        kinds: which tensors are "statistics" (running means and variances) or "constant", by name.
+        kinds: by name, tensors that are "statistics" (running means and variances) or "constant".
             Client-level privacy, whose noise would ruin statistics, refuses to average them.
         private_steps: confirms that the loop takes the private steps of a plan with record-level
             privacy: it samples records, clips each gradient, and adds noise from `config.secret`.

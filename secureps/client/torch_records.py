@@ -7,8 +7,8 @@ fetched depends neither on the number of workers, nor on their timing, nor on ot
 Under record-level privacy each record is collated alone, so that a `collate_fn` cannot mix records,
 and one that cannot be fetched adds nothing: an error would tell everybody about it. Augmentation
 keeps the guarantee, because a record's draws are independent of all other records: whatever was
-drawn, a record less (or a person, where the plan protects persons) changes the sum by at most the
-clip.
+drawn, the sum without a record (or without a person, where the plan protects persons) differs by at
+most the clip.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ class Fetched(Task):
             owners = None if self.persons is None else self.persons[rows]
             sample = Task(x, y, self.loss, self.device, owners, numbers=rows)
             if apart:
-                # A changed record may show under these draws alone, and not in `digest`: it must
-                # not meet the noise of the records before. Nor may two steps of equal samples,
-                # such as empty ones, add the same noise.
+                # A changed record may differ under these draws alone, and not in `digest`. With
+                # the same noise, two updates would then show it. Nor may two steps of equal
+                # samples, such as empty ones, add the same noise.
                 own = hashlib.blake2b(b"%d " % step, key=self.key, digest_size=32)
                 own.update(sample.digest)
                 noise = noise_generators(own.digest(), self.device)

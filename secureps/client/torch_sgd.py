@@ -57,10 +57,10 @@ class Task:
 
     Args:
         x: a tensor, or tensors by the names of arguments of the model's `forward`.
-        persons: of each record, from 0 on without gaps, where a plan protects persons.
+        persons: the person of each record, numbered from 0 without gaps, if the plan protects them.
         most: how many records are evaluated at a time.
-        numbers: of records that were fetched: their numbers; None: a record's number is its row.
-        failed, noise: of a private step's fetched records: why some failed, and the noise to add.
+        numbers: the records' numbers in their Dataset; None if a record's number is its row.
+        failed, noise: for a private step: why records were not fetched, and the noise to add.
     """
 
     x: Any

@@ -12,8 +12,8 @@ What happens to one update:
     pulled     `keep` caches a published block, or makes it of a difference
     allowed    `_find_repeats` and `_explain_excess` ask the ledger whether an update may leave;
                `_seconds_to_rest` keeps to the site's updates per hour
-    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; of groups
-               that take turns, `_recall` finds the training that the others were sent of
+    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; where
+               groups take turns, `_recall` finds the training of the earlier turns
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
     sealed     `_seal` seals block after block into the outbox; none leaves before all are sealed
