@@ -187,7 +187,7 @@ class LocalTensors:
         """Saves the local tensors after a training from `model`, if it changed them."""
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
-        number = 1 + _count_versions(model)
+        number = 1 + _add_versions(model)
         write_state(self._file(number), after, {"version": str(number)})
         for path in self._files()[:-KEPT]:
             path.unlink()
@@ -196,7 +196,7 @@ class LocalTensors:
         """Loads the newest tensors, saved at or before `model` if given; None if there are none."""
         found = self._files()
         if model is not None:
-            found = [path for path in found if path <= self._file(_count_versions(model))]
+            found = [path for path in found if path <= self._file(_add_versions(model))]
         return dict(read_state(found[-1])[0]) if found else None
 
     def _files(self) -> list[Path]:
@@ -206,10 +206,10 @@ class LocalTensors:
         return self._folder / f"local-{number:08d}.safetensors"
 
 
-def _count_versions(model: Model) -> int:
-    """Counts the versions of all groups, which grow from each training to the next.
+def _add_versions(model: Model) -> int:
+    """Adds up the versions of all groups, because this sum grows with each training.
 
-    The newest version does not, where groups take turns or go at their own pace.
+    The newest version need not grow, where groups take turns or go at their own pace.
     """
     return sum(at.version for at in model)
 

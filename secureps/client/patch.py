@@ -3,9 +3,9 @@
 A callback acts when the trainer starts, and after each of its optimizer steps. So a round ends
 between two steps, and no gradient of one version is applied to the next.
 
-What is sent: what `TorchTrainer` sends of a `state_dict`, without the parameters that do not train.
-A tensor `frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the
-plan's `frozen` compares when a client joins. So a large base is neither copied nor sent.
+A client sends what `TorchTrainer` sends, without the parameters that do not train. A tensor
+`frozen.NAME` of 32 bytes stands for each of those: the digest of its values, which the plan's
+`frozen` compares when a client joins. So a large base is neither copied nor sent.
 
 A model in 16 bits rounds the version that it loads. Only what training changed is added to the
 published float32 values, so that this rounding does not move them.
@@ -54,7 +54,7 @@ UNUSED = ".original_module."  # of peft, random: `modules_to_save` trains a copy
 
 
 class Rounds:
-    """Divides a foreign training loop into rounds, of `length`: a place in UNITS, and how many."""
+    """Divides a foreign training loop into rounds, of `length`: an index of UNITS, and a count."""
 
     def __init__(self, plan: Plan, length: tuple[int, int], judge: Judge | None) -> None:
         self._plan, (self._unit, self._count) = plan, length
@@ -212,7 +212,7 @@ class Rounds:
 
 
 def _unwrap(module: nn.Module) -> nn.Module:
-    """Returns the model inside of what compiled it, or trains it on several devices."""
+    """Returns the model inside its wrappers, which compile it or train it on several devices."""
     several = isinstance(module, DataParallel | DistributedDataParallel)
     inner = module.module if several else getattr(module, COMPILED[:-1], None)
     return _unwrap(inner) if isinstance(inner, nn.Module) else module
@@ -274,7 +274,7 @@ HOOKS: Mapping[str, Callable[[Any, str, Rounds], None]] = {
     "lightning.pytorch.trainer.trainer": _hook_lightning,
     "pytorch_lightning.trainer.trainer": _hook_lightning,
 }
-"""By the module of a `Trainer`: what adds the callback."""
+"""The function that adds the callback, by the module of a `Trainer`."""
 
 
 @check_types

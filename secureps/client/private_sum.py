@@ -22,8 +22,8 @@ p, so no person adds more than C, however many records they have.
 - The sum, not the mean: without clips the step is that of all records, so the model sought is that
   of a plan for records. A mean has the same direction, clip and privacy, but weighs a record less
   the more records its person has.
-- A record that cannot be used adds nothing, and the others of its person still count. Which they
-  are follows from that person alone, and what is left is clipped, so it is private; otherwise one
+- A record that cannot be used adds nothing, and the others of its person still count. This
+  is private, because it follows from that person alone, and the rest is clipped; otherwise one
   damaged record would silence a thousand good ones. A person whose sum is not finite adds nothing.
 
 A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
@@ -388,7 +388,7 @@ class PrivateSum:
         `persons` has the person of every record that `batch` knows. With it the sum of each
         person's gradients is clipped, and `index` has one person's records after another's.
         """
-        if persons is not None:  # whoever has one record needs no sum, which would take longer
+        if persons is not None:  # a person's only record needs no sum, which takes longer
             owners = persons[index]
             several = np.bincount(owners)[owners] > 1
             self._add_persons(batch, index[several], sums, persons)

@@ -370,12 +370,12 @@ def join(
             thread, between a push and the next pull.
         touches: rows of sparse tensors that its records touch, by name: int64, ascending. The
             operator of the coordinator sees their row-blocks.
-        kinds: which tensors are "statistics" (running means and variances) or "constant", by name.
+        kinds: by name, tensors that are "statistics" (running means and variances) or "constant".
             Client-level privacy, whose noise would ruin statistics, refuses to average them.
         private_steps: confirms that the loop takes the private steps of a plan with record-level
             privacy: it samples records, clips each gradient, and adds noise from `config.secret`.
-        persons: of how many persons these records are, if the plan protects persons: then the loop
-            samples persons, and clips the sum of the gradients of all records of each.
+        persons: the number of persons whose records these are, if the plan protects persons: then
+            the loop samples persons, and clips the sum of the gradients of all records of each.
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
         threshold: the least number of key holders who must agree to open a sum.

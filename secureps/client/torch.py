@@ -121,7 +121,7 @@ class TorchTrainer:
             that the plan sets, and must take each of them. Record-level privacy takes SGD alone.
         schedule: (optimizer, steps of the fit) -> a schedule of its learning rate, which takes a
             step after each of the optimizer. Not under record-level privacy.
-        persons: whose each record of `train` is, integers or texts, for plans with `unit =
+        persons: the person of each record of `train`, integers or texts, for plans with `unit =
             "person"`; the same id in two records means one person, and no two persons share one.
 
     Raises:

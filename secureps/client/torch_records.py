@@ -7,8 +7,8 @@ fetched depends neither on the number of workers, nor on their timing, nor on ot
 Under record-level privacy each record is collated alone, so that a `collate_fn` cannot mix records,
 and one that cannot be fetched adds nothing: an error would tell everybody about it. Augmentation
 keeps the guarantee, because a record's draws are independent of all other records: whatever was
-drawn, a record less (or a person, where the plan protects persons) changes the sum by at most the
-clip.
+drawn, the sum without a record (or without a person, where the plan protects persons) differs by at
+most the clip.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from secureps.tracebacks import describe_error, find_place
 from secureps.wording import one_line
 
 Records = tuple[Tensor | Array, Tensor | Array] | data.Dataset[Any] | data.DataLoader[Any]
-"""Inputs and targets in memory, whose first dimension counts records; or what fetches them."""
+"""Inputs and targets in memory, whose first dimension counts records; or a source of them."""
 
 IN_MEMORY = (tuple, list, np.ndarray, Tensor, Mapping, str, type(None))
 """Types that are no Dataset, although they have items."""
 
 OPTIONS = ["num_workers", "multiprocessing_context", "worker_init_fn", "persistent_workers"]
 OPTIONS += ["prefetch_factor", "timeout", "pin_memory"]
-"""What is taken from a DataLoader, beside its Dataset and its `collate_fn`."""
+"""Options that are taken over from a DataLoader."""
 
 LISTED = 1000
 """The longest list, tuple or dict in which transforms of a Dataset are looked for."""
@@ -113,7 +113,7 @@ def _refuse_sampling(loader: data.DataLoader[Any], name: str) -> None:
 
 
 class _Order:
-    """What a DataLoader fetches next: batches, and whether their records are collated apart."""
+    """A DataLoader's sampler: batches to fetch, and whether their records are collated apart."""
 
     batches: Iterator[tuple[bool, Seeds]] = iter(())
 
@@ -158,9 +158,9 @@ class Fetched(Task):
             owners = None if self.persons is None else self.persons[rows]
             sample = Task(x, y, self.loss, self.device, owners, numbers=rows)
             if apart:
-                # A changed record may show under these draws alone, and not in `digest`: it must
-                # not meet the noise of the records before. Nor may two steps of equal samples,
-                # such as empty ones, add the same noise.
+                # A changed record may differ under these draws alone, and not in `digest`. With
+                # the same noise, two updates would then show it. Nor may two steps of equal
+                # samples, such as empty ones, add the same noise.
                 own = hashlib.blake2b(b"%d " % step, key=self.key, digest_size=32)
                 own.update(sample.digest)
                 noise = noise_generators(own.digest(), self.device)
@@ -178,7 +178,7 @@ class Fetched(Task):
 
 
 def _kinds_of(pair: Iterable[Any]) -> list[Any]:
-    """What must be the same of records that are joined; of several inputs, that they are."""
+    """Lists the types and shapes that joined records must share; None for a dict of inputs."""
     return [
         (each.dtype, each.shape[1:], each.layout, each.device) if isinstance(each, Tensor) else None
         for each in pair

@@ -57,10 +57,10 @@ class Task:
 
     Args:
         x: a tensor, or tensors by the names of arguments of the model's `forward`.
-        persons: of each record, from 0 on without gaps, where a plan protects persons.
+        persons: the person of each record, numbered from 0 without gaps, if the plan protects them.
         most: how many records are evaluated at a time.
-        numbers: of records that were fetched: their numbers; None: a record's number is its row.
-        failed, noise: of a private step's fetched records: why some failed, and the noise to add.
+        numbers: the records' numbers in their Dataset; None if a record's number is its row.
+        failed, noise: for a private step: why records were not fetched, and the noise to add.
     """
 
     x: Any
@@ -233,8 +233,8 @@ def number_persons(persons: ArrayLike, records: int) -> NDArray[np.int64]:
     """Numbers the persons of records from 0 on, in the order of their ids.
 
     Raises ScriptFailed unless each record has an id, an integer or a text. A missing one (NaN,
-    None, -1 of pandas' codes, an empty text) would make one person of all whom nobody named, and
-    whoever is among them could change the sum by up to two clips.
+    None, -1 of pandas' codes, an empty text) would make one person of all without an id, and each
+    of them could change the sum by up to two clips.
     """
     ids = np.asarray(persons, None if hasattr(persons, "dtype") else object)  # NaN is no text "nan"
     if ids.dtype == object:  # of a list, or of a column of pandas

@@ -259,7 +259,7 @@ class Trainer(Evaluator, Protocol):
     `examples() -> int`: how many records it trains on, as `FitResult.examples` will say. `secureps
     check --run-script` compares clients' sizes with the plan; runs do not call it.
 
-    `persons() -> int`: of how many persons its records are. If it is more than 0, `fit` samples and
+    `persons() -> int`: how many persons its records belong to. If it is not 0, `fit` samples and
     clips by person under the unit "person" of `RecordPrivacy`; plans with it refuse other trainers.
 
     `evaluate_at(parameters, versions)`: called in place of `evaluate` for a published model;

@@ -373,11 +373,11 @@ def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
 def save_training(party: str, path: Path, run: bytes, task: Contribute, result: FitResult) -> None:
     """Keeps a training, durably, until each of its groups has had its turn.
 
-    This happens before any of it is charged or sent: else a client that is killed would train anew
-    in the next turn, from models that the first one's members did not have.
+    This happens before any of it is charged or sent. Otherwise a client that is killed would train
+    again in the next turn, from newer models than other clients had in the first one.
     """
     if load_training(party, path, run) == (task := dataclasses.replace(task, aims=())):
-        return  # the disk failed later
+        return  # it is kept already: the disk failed after that
     told = {
         "run": run.hex(),
         "task": json.dumps(to_plain(task)),

@@ -12,8 +12,8 @@ What happens to one update:
     pulled     `keep` caches a published block, or makes it of a difference
     allowed    `_find_repeats` and `_explain_excess` ask the ledger whether an update may leave;
                `_seconds_to_rest` keeps to the site's updates per hour
-    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; of groups
-               that take turns, `_recall` finds the training that the others were sent of
+    trained    `_fit` assembles the model, calls the trainer, and checks what it returned; where
+               groups take turns, `_recall` finds the training of the earlier turns
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
     sealed     `_seal` seals block after block into the outbox; none leaves before all are sealed
@@ -502,10 +502,10 @@ class ClientWorker(Worker):
         return dataclasses.replace(past, aims=task.aims)
 
     def _is_late(self, task: Contribute) -> bool:
-        """True if others trained for this version before, and send the rest of it in turn.
+        """True if other clients have trained for this version, and sent its first groups.
 
-        What this client trained now would be on newer models of the groups before, and charged for
-        what no cohort takes.
+        This client would train from newer models of these groups, and would be charged for updates
+        that no cohort takes.
         """
         turns = self._machine.pinned.plan.takes_turns(task.aims[0].group)
         return turns and len({at.version for at in task.model}) > 1
@@ -605,7 +605,7 @@ class ClientWorker(Worker):
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
         if result.examples and protects_persons(self._machine.pinned.plan.section):
-            # How many records a person has is no public number, whatever the script returns.
+            # The number of persons may be published, and the number of their records may not.
             return dataclasses.replace(result, examples=count_persons(self._site.trainer))
         return result
 

@@ -15,7 +15,7 @@ OWN_DELTA = 1e-5
 """The largest delta at which a client accounts for a budget of its own."""
 
 UNIT_NAMES = {"record": "one record", "person": "all records of one person"}
-"""How texts name what a charge protects, by the plan's unit."""
+"""The data that a charge protects, in words, by the plan's unit."""
 
 
 class PersonCharge(Charge):

@@ -233,7 +233,7 @@ class BudgetLedger:
 
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
         if PersonCharge in (kinds := self._kinds.union(map(type, new))):
-            demand_unit(kinds)  # without a budget too: what records spent is unknown for persons
+            demand_unit(kinds)  # even without a budget: what records spent says nothing of persons
         if (limit := self.limit) is None:
             return
         known = (fact for _, fact in _select_facts(self._rows))

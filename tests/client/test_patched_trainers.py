@@ -7,7 +7,6 @@ lightning, which `pip install -e '.[dev]'` brings.
 import copy
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -205,7 +204,7 @@ def test_a_lightning_trainer_trains_as_it_would_alone(
         trainer = lightning(tmp_path, **how)
         session = ps.patch(trainer, **where)
         with pytest.raises(ConfigError, match="no process that is spawned"):
-            pickle.dumps(trainer.callbacks)
+            copy.deepcopy(trainer.callbacks)
         trainer.fit(model, lines())
         made = federation.model()
     assert session.finished == "all 3 versions are made"
@@ -254,7 +253,7 @@ def test_peft_sends_adapters_alone_and_refuses_another_base(tmp_path: Path) -> N
     assert made is not None
     trained = [name for name, each in model.named_parameters() if each.requires_grad]
     assert sorted(made[1]) == sorted(trained)
-    assert {name.rpartition("modules_to_save")[0] or "lora_" in name for name in trained} >= {True}
+    assert all("modules_to_save" in name or "lora_" in name for name in trained)
     now = dict(model.named_parameters())
     assert all(torch.equal(each, now[name]) for name, each in base.items())
     assert any(made[1][name].any() for name in trained if "lora_B" in name), "zero at first"

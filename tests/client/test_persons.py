@@ -18,7 +18,7 @@ from secureps.client.torch_sgd import LocalSgd, Task, number_persons
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, ScriptFailed
 from tests.client.test_record_gradients import MODELS, example
-from tests.client.test_torch import PRIVACY, PRIVATE, mlp, records, same
+from tests.client.test_torch import PRIVACY, PRIVATE, mlp, records, same, trainer
 from tests.kits.torch_models import CPU, Built, gradients_of, length, moved, sums_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -247,16 +247,11 @@ def test_records_without_a_person_are_refused(ids: Any, told: str) -> None:
 PERSONS = replace(PRIVATE, privacy=replace(PRIVACY, unit="person", records=8))
 
 
-def of_persons(ids: ArrayLike | None, train: Any = None) -> TorchTrainer:
-    held_out = records(20, 1)
-    return TorchTrainer(mlp, train or records(40), held_out, device="cpu", persons=ids)
-
-
 def test_a_trainer_that_knows_no_persons_is_refused_in_one_line() -> None:
-    own = of_persons(None)
+    own = trainer()
     with pytest.raises(ScriptFailed, match=r"give TorchTrainer persons=, the person of each"):
         own.fit(own.parameters(1), PERSONS)
-    told = of_persons([f"p{at // 5}" for at in range(40)])
+    told = trainer(persons=[f"p{at // 5}" for at in range(40)])
     assert (own.persons(), told.persons(), told.examples()) == (0, 8, 40)
     result = told.fit(told.parameters(1), PERSONS)
     assert (result.examples, result.metrics, result.steps) == (40, {}, 5)
@@ -272,12 +267,12 @@ def test_the_same_persons_give_the_same_bits_and_others_other_noise() -> None:
         (ids[::-1].copy(), PERSONS),
         (ids, replace(PRIVATE, privacy=replace(PRIVACY, records=8))),
     ]
-    start = of_persons(None).parameters(1)
-    fits = [of_persons(each).fit(start, config).parameters for each, config in cases]
+    start = trainer().parameters(1)
+    fits = [trainer(persons=each).fit(start, config).parameters for each, config in cases]
     for at, other in ((0, 1), (0, 4), (1, 4)):
         assert not same(fits[at], fits[other])
     assert same(fits[2], fits[3])
-    made = {of_persons(each)._train.digest for each in (None, ids, ids[::-1])}
+    made = {trainer(persons=each)._train.digest for each in (None, ids, ids[::-1])}
     assert len(made) == 3
     units = (PERSONS, replace(PERSONS, privacy=replace(PRIVACY, records=8)))
     keys = [fit_key(start, each, LocalSgd.of(each.settings, PRIVACY), b"") for each in units]
@@ -307,9 +302,7 @@ def test_a_plan_for_records_takes_no_notice_of_persons_but_for_its_noise() -> No
     quiet = replace(PRIVATE, privacy=replace(PRIVACY, noise_multiplier=1e-9, sample_rate=1))
 
     def trained(ids: ArrayLike | None) -> Any:
-        own = TorchTrainer(
-            lambda: nn.Linear(6, 3), records(40), records(9), device="cpu", persons=ids
-        )
+        own = trainer(lambda: nn.Linear(6, 3), persons=ids)
         return own.fit(own.parameters(1), quiet).parameters
 
     plain, told = trained(None), trained(np.arange(40) // 5)

@@ -1,7 +1,6 @@
 import logging
 import re
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,10 +34,8 @@ def records(count: int, seed: int = 0) -> tuple[Array, Array]:
     return x, x[:, :3].argmax(axis=1).astype(np.int64)
 
 
-def trainer(
-    model: Callable[[], nn.Module] = mlp, train: tuple[Array, Array] | None = None
-) -> TorchTrainer:
-    return TorchTrainer(model, train or records(40), records(20, 1), device="cpu")
+def trainer(model: Any = mlp, train: Any = None, **given: Any) -> TorchTrainer:
+    return TorchTrainer(model, train or records(40), records(20, 1), device="cpu", **given)
 
 
 def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
@@ -594,18 +591,10 @@ def halves(optimizer: Any, steps: int) -> Any:
 def test_an_optimizer_and_a_schedule_take_the_steps_of_a_plain_loop() -> None:
     """With the plan's lr and weight_decay, its own momenta, and a state that ends with the fit."""
     settings = {"lr": 0.05, "weight_decay": 0.2, "batch_size": 40, "local_steps": 6}
-    own = trainer(lambda: nn.Linear(6, 3))
+    adam = partial(torch.optim.AdamW, betas=(0.8, 0.9))
+    own = trainer(lambda: nn.Linear(6, 3), optimizer=adam, schedule=halves)
     start = own.parameters(1)
-    own = TorchTrainer(
-        lambda: nn.Linear(6, 3),
-        records(40),
-        records(20, 1),
-        device="cpu",
-        optimizer=partial(torch.optim.AdamW, betas=(0.8, 0.9)),
-        schedule=halves,
-    )
-    adam = partial(torch.optim.AdamW, lr=0.05, weight_decay=0.2, betas=(0.8, 0.9))
-    wanted = by_hand(adam, halves, 6)
+    wanted = by_hand(partial(adam, lr=0.05, weight_decay=0.2), halves, 6)
     config = replace(CONFIG, settings=settings)
     own.refuse_settings(settings, None)
     for _ in range(2):
@@ -621,14 +610,12 @@ def test_sgd_is_the_default_and_an_optimizer_has_its_own_rate_if_the_plan_has_no
         asked.append(given)
         return torch.optim.Adam(parameters, **given)
 
-    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", optimizer=adam)
+    own = trainer(optimizer=adam)
     start = own.parameters(1)
     for settings in ({"local_steps": 1}, {"local_steps": 1, "lr": 0.2, "weight_decay": 0.0}):
         own.fit(start, replace(CONFIG, settings=settings))
     assert asked == [{}, {"lr": 0.2, "weight_decay": 0.0}]
-    explicit = TorchTrainer(
-        mlp, records(40), records(20, 1), device="cpu", optimizer=torch.optim.SGD
-    )
+    explicit = trainer(optimizer=torch.optim.SGD)
     for config in (CONFIG, PRIVATE):
         wanted = trainer().fit(start, config).parameters
         assert same(explicit.fit(start, config).parameters, wanted)
@@ -678,7 +665,7 @@ UNFIT: dict[str, tuple[dict[str, Any], dict[str, float], type[Exception], str]] 
 @pytest.mark.parametrize("kind", UNFIT)
 def test_an_unfit_optimizer_or_schedule_is_refused_before_a_run_begins(kind: str) -> None:
     given, settings, error, reason = UNFIT[kind]
-    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", **given)
+    own = trainer(**given)
     start = own.parameters(1)
     config = replace(CONFIG, settings=settings)
     for call in (lambda: own.refuse_settings(settings, None), lambda: own.fit(start, config)):
@@ -688,7 +675,7 @@ def test_an_unfit_optimizer_or_schedule_is_refused_before_a_run_begins(kind: str
 
 @pytest.mark.parametrize("given", [{"optimizer": torch.optim.AdamW}, {"schedule": halves}])
 def test_record_level_privacy_takes_steps_of_sgd_alone(given: dict[str, Any]) -> None:
-    own = TorchTrainer(mlp, records(40), records(20, 1), device="cpu", **given)
+    own = trainer(**given)
     start = own.parameters(1)
     for call in (lambda: own.refuse_settings({}, PRIVACY), lambda: own.fit(start, PRIVATE)):
         with pytest.raises(PlanRefused, match="steps are those of SGD at the plan's lr, from wh"):
@@ -712,14 +699,8 @@ def test_a_model_is_copied_for_each_use_and_keeps_its_own_weights() -> None:
 def test_a_loss_may_be_a_module_of_torch_and_has_no_parameters() -> None:
     """Its weights of classes move to the device with it."""
     weights = torch.tensor([1.0, 2.0, 3.0])
-    own = TorchTrainer(mlp, records(40), records(20, 1), nn.CrossEntropyLoss(weights), device="cpu")
-    function = TorchTrainer(
-        mlp,
-        records(40),
-        records(20, 1),
-        partial(functional.cross_entropy, weight=weights),
-        device="cpu",
-    )
+    own = trainer(loss=nn.CrossEntropyLoss(weights))
+    function = trainer(loss=partial(functional.cross_entropy, weight=weights))
     start = own.parameters(1)
     assert same(own.fit(start, CONFIG).parameters, function.fit(start, CONFIG).parameters)
     meta = TorchTrainer(mlp, (X, Y), (X, Y), nn.CrossEntropyLoss(weights), {}, device="meta")

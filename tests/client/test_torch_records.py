@@ -217,8 +217,8 @@ class Broken(Plain):
         return (x[:2], y) if number == 6 else (x.double() if number == 7 else x, y)
 
 
-def moved(train: Any, kept: list[int]) -> Array:
-    """The update of one private step on all records of which `kept` count; nearly no noise."""
+def moved(train: Any) -> Array:
+    """The update of one private step on all records; nearly no noise."""
     privacy = RecordPrivacy(1e-9, 0.1, 1.0, 1e-5, records=COUNT)
     config = FitConfig({}, 3, {"lr": 1.0, "local_steps": 1}, privacy, secret=bytes(32))
     own = trainer(train, lambda: nn.Linear(6, 3))
@@ -233,8 +233,8 @@ def test_a_record_that_cannot_be_fetched_adds_nothing_and_ends_nothing(
 ) -> None:
     kept = [number for number in range(COUNT) if number not in (5, 6, 7, 8)]
     given = workers(Broken(), "fork", count) if count else Broken()
-    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])), kept)
-    np.testing.assert_allclose(moved(given, kept), wanted, rtol=1e-4, atol=1e-7)
+    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])))
+    np.testing.assert_allclose(moved(given), wanted, rtol=1e-4, atol=1e-7)
     assert "train[5] raised OSError: cannot read scan-5.png" in caplog.text
     assert "4 records that were drawn counted as nothing" in caplog.text
 
@@ -344,8 +344,8 @@ def test_a_record_that_is_a_dict_of_inputs_among_tensors_adds_nothing(count: int
 
     kept = [number for number in range(COUNT) if number != 5]
     given = workers(Mixed(), "fork", count) if count else Mixed()
-    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])), kept)
-    np.testing.assert_allclose(moved(given, kept), wanted, rtol=1e-4, atol=1e-7)
+    wanted = moved(TensorDataset(torch.from_numpy(X[kept]), torch.from_numpy(Y[kept])))
+    np.testing.assert_allclose(moved(given), wanted, rtol=1e-4, atol=1e-7)
 
 
 def test_a_fit_that_broke_off_half_way_leaves_nothing_to_the_next_one() -> None:

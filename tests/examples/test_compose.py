@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from tests.kits.nursery import ROOT
+from tests.kits.nursery import ROOT, Child, spawn
+from tests.kits.relay import free_port
 from tests.project.test_docs import parses
 
 FOLDER = ROOT / "examples" / "compose"
@@ -88,9 +88,7 @@ class Played:
         self.folder = folder
         self.study = folder / "study"
         self.study.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         for name in SERVICES:
             for place, (source, _) in mounts(name).items():
                 if source.startswith("."):
@@ -128,28 +126,21 @@ class Played:
         path = f"{ours.parent}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
 
-    def start(self, name: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str) -> Child:
         command = [self.here(word, name) for word in SERVICES[name]["command"]]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "secureps", *command],
-                env=self.environment(),
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-            )
+        log = self.folder / f"{name}.log"
+        return spawn(["-m", "secureps", *command], self.folder, log, self.environment())
 
 
 @contextmanager
-def ended(started: dict[str, subprocess.Popen[bytes]]) -> Iterator[None]:
+def ended(started: dict[str, Child]) -> Iterator[None]:
     try:
         yield
     finally:
         for each in started.values():
-            if each.poll() is None:
-                each.send_signal(signal.SIGTERM)
+            each.send_signal(signal.SIGTERM)
         for each in started.values():
-            each.wait(timeout=30)
+            each.wait(30)
 
 
 @pytest.mark.slow
@@ -172,7 +163,7 @@ def test_five_sites_make_a_model_and_each_has_it(tmp_path: Path) -> None:
         until = time.monotonic() + PATIENCE
         for name in SITES:
             log = tmp_path / f"{name}.log"
-            status = started[name].wait(timeout=max(1.0, until - time.monotonic()))
+            status = started[name].wait(max(1.0, until - time.monotonic()))
             assert status == 0, log.read_text()[-3000:]
         assert all(started[name].poll() is None for name in SERVERS), "they answer until SIGTERM"
     models = [load_file(tmp_path / name / "model.safetensors") for name in SITES]

@@ -27,6 +27,7 @@ from tests.kits.federations import (
     Walker,
     at_event,
     ends,
+    events_of,
     finished,
     killed_at,
     same,
@@ -180,14 +181,7 @@ def test_one_group_is_on_its_way_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-02", "holder-1"])
 def test_a_party_that_is_killed_in_any_turn_changes_no_bit(party: str, tmp_path: Path) -> None:
     whole, _ = played(fragments("rlwe", versions=2), tmp_path / "whole")
-    moments = 0
-
-    def over() -> bool:
-        nonlocal moments
-        moments += 1
-        return finished(whole)
-
-    whole.run(over)
+    moments = events_of(whole)
     for part in range(4, 16, 2):
         harmed, trainers = played(fragments("rlwe", versions=2), tmp_path / str(part))
         killed_at(harmed, party, moments * part // 16)
