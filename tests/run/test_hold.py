@@ -202,8 +202,9 @@ def test_a_passphrase_reaches_both_also_who_is_started_again(
 def test_a_signal_ends_both(number: int, site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     ends = "signal.signal(signal.SIGTERM, lambda *_: (say('ends'), sys.exit()))\n"
     both = f"{ends}(folder / f'{{role}} is up').touch()\n"
-    then = f"until('serve is up'); os.kill({os.getpid()}, {number})\n{WAITS}"
-    assert site.play(both + then, both + WAITS) == "stopped"
+    then = f"until('serve is up'); os.kill({os.getpid()}, {number})\n"
+    waits = "time.sleep(60)"  # a signal in the middle of a print would find stdout in use
+    assert site.play(both + then + waits, both + waits) == "stopped"
     assert {"hospital-1: ends", "hospital-1-holder: ends"} <= set(
         capfd.readouterr().err.split("\n")
     )
