@@ -212,7 +212,7 @@ def _connect(whom: Departure, party: str, address: str) -> Finding:
         if isinstance(error, socket.gaierror | UnicodeError):
             text = f"nobody knows an address of {host} ({why}): is its name right"
         raise OperatorError(f"{text}, and https_proxy as this network needs it?") from None
-    if proxy:  # whether it lets the run pass is seen by gRPC's own handshake with the server
+    if proxy:  # only gRPC's own handshake with the server shows whether the proxy lets it pass
         link = make_link(whom.kit, whom.name, load_public(whom.kit).ca, False, whom.passphrases)
         with link.channel(party, address, (option,)) as channel:
             ask(channel, TRIED, f"{party} at {address} {way}")
