@@ -31,7 +31,7 @@ class Opening(enum.Enum):
     """The key material that opens a cohort's sum."""
 
     NOTHING = "nothing"
-    """Nothing: the sum is in the clear."""
+    """The sum is in the clear."""
     HOLDER = "holder"
     """One key holder decrypts the sum."""
     COMMITTEE = "committee"

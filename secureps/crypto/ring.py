@@ -40,7 +40,7 @@ MOST_BASE = 1 << 48
 """Digits are estimated in float64."""
 WORD_BITS = 53
 COEFFICIENT_BYTES = 4
-"""Of a key's coefficient, modulo 2^31 - 1, in a correction or an answer."""
+"""Bytes of a key's coefficient, modulo 2^31 - 1, in a correction or an answer."""
 GUIDELINES_LOG_Q = {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430}
 """Bits of q by N for 128 bits of classical security with small secrets (Security Guidelines 2024).
 """

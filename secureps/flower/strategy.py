@@ -909,7 +909,7 @@ class _Node:
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
-    """Its app's last answer, if that was not from our mod."""
+    """The last answer of the node's app, if it was not from our mod."""
 
     def __str__(self) -> str:
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
@@ -988,7 +988,7 @@ class Waves:
             before, self._here = self._here, frozenset(self._grid.get_node_ids())
             for id in self._here - before:
                 node = self._nodes.setdefault(id, _Node(id))
-                if node.waiting:  # it was away, so its message is lost
+                if node.waiting:  # the node was away, so its message is lost
                     self._tell_again(node)
         if now - self._beaten >= min(LOOK, self._servers.plan.section.lease / 3):
             self._beaten = now

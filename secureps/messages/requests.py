@@ -24,7 +24,7 @@ from secureps.messages.submission import (
 
 if TYPE_CHECKING:
     Octets = bytes | memoryview
-else:  # what is read back is bytes
+else:  # decoding returns bytes
     Octets = bytes
 
 BALANCE: Final = "balance"

@@ -6,6 +6,7 @@ A schema has names, shapes and types of a model's tensors, without their values.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +30,24 @@ def split_addresses(address: str) -> tuple[str, ...]:
     return tuple(address.split(","))
 
 
+_ADDRESS = re.compile(r"(?a)[^/]+:(\d{1,5})")
+
+
+def is_address(text: str) -> bool:
+    """Tells whether a text is HOST:PORT."""
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and 1 <= int(found[1]) <= 65535
+
+
 def demand_address(address: str, what: str = "server") -> None:
     """Refuses an address, stated by `what`, that is neither HOST:PORT nor two of these."""
     for each in split_addresses(address):
-        host, _, port = each.rpartition(":")
-        if host and "/" not in host and port.isdigit() and 1 <= int(port) <= 65535:
+        if is_address(each):
             continue
         host, _, port = each.rpartition("://")[2].partition("/")[0].partition(":")
         host, port = ("", host) if host.isdigit() and not port else (host, port)  # a port alone
-        right = f"{host or 'HOST'}:{port if port.isdigit() and 1 <= int(port) <= 65535 else 'PORT'}"
+        right = f"{host or 'HOST'}:{port}"
+        right = right if is_address(right) else f"{host or 'HOST'}:PORT"
         raise ConfigError(f"{what} {address}: expected HOST:PORT, the coordinator's, as in {right}")
 
 

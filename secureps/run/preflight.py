@@ -28,7 +28,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
-from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
+from secureps.messages.run import COORDINATOR, is_address, is_on_loopback, split_addresses
 from secureps.run.options import PassphraseFd
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
@@ -197,7 +197,7 @@ def _check_address(whom: Departure, party: str, address: str) -> Finding:
 def _connect(whom: Departure, party: str, address: str) -> Finding:
     """Connects to a server as a run would: directly, or through the proxy of the environment."""
     began = time.perf_counter()
-    if "/" in address or not address.rpartition(":")[2].isdigit():
+    if not is_address(address):
         raise OperatorError(f"{address} is not HOST:PORT")
     proxy, option = find_way(address)
     at = f"the proxy {proxy}" if proxy else address
@@ -205,13 +205,14 @@ def _connect(whom: Departure, party: str, address: str) -> Finding:
     host, _, port = (proxy or address).rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), TRIED).close()
-    except OSError as error:
-        why = error.strerror or f"nothing came within {TRIED:g} s"
+    except (OSError, UnicodeError) as error:
+        why = f"nothing came within {TRIED:g} s"
+        why = str(error) if isinstance(error, UnicodeError) else error.strerror or why
         text = f"{at} cannot be reached ({why}): is it up, its port open to this machine"
-        if isinstance(error, socket.gaierror):
+        if isinstance(error, socket.gaierror | UnicodeError):
             text = f"nobody knows an address of {host} ({why}): is its name right"
         raise OperatorError(f"{text}, and https_proxy as this network needs it?") from None
-    if proxy:  # whether it lets the run pass is seen by gRPC's own handshake with the server
+    if proxy:  # only gRPC's own handshake with the server shows whether the proxy lets it pass
         link = make_link(whom.kit, whom.name, load_public(whom.kit).ca, False, whom.passphrases)
         with link.channel(party, address, (option,)) as channel:
             ask(channel, TRIED, f"{party} at {address} {way}")

@@ -72,7 +72,7 @@ _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 """Files that are not copied: addresses of a running process, and the folder's own number."""
 
 TRAINING = "training.safetensors"
-"""A client's training, kept until all groups that take turns are sent."""
+"""The file of a client's last training, of which groups that take turns send parts."""
 _GROWING = (ACTS, TRAINING)
 """Files whose content changes under the same name."""
 

@@ -249,6 +249,17 @@ def test_a_client_that_lost_its_training_holds_nobody_up(harm: str, tmp_path: Pa
     assert {(each.client, each.reason) for each in declined} == {("client-02", COMES_LATE)}
 
 
+def test_a_run_ends_when_too_few_clients_kept_their_training(tmp_path: Path) -> None:
+    simulation, _ = played(fragments(rule={"minimum": 6}), tmp_path)
+    simulation.run(lambda: len(closed(simulation)) == 4)
+    simulation.kill("client-02")
+    (tmp_path / "client-02" / "training.safetensors").unlink()
+    simulation.start("client-02")
+    simulation.run(lambda: finished(simulation))
+    few = f"too few clients are left for version 2 of second: {COMES_LATE} (client-02)"
+    assert simulation.coordinator.federation.finished == few
+
+
 def test_a_client_that_comes_after_the_first_turn_begins_with_the_next_version(
     tmp_path: Path,
 ) -> None:

@@ -21,7 +21,7 @@ class ConnectProxy:
 
     Args:
         servers: where a HOST:PORT is in truth; others are refused with 403.
-        user: NAME:PASSWORD without which it refuses with 407.
+        user: NAME:PASSWORD, in Latin-1, without which it refuses with 407.
         cut: bytes from the client after which it ends a connection.
         answer: what it says instead of connecting; b"" is nothing, so that the client waits.
     """
@@ -94,7 +94,7 @@ class ConnectProxy:
         if self.answer is not None:
             return self.answer
         if self.user is not None:
-            right = f"Basic {base64.b64encode(self.user.encode()).decode()}"
+            right = f"Basic {base64.b64encode(self.user.encode('latin-1')).decode()}"
             lines = [line.partition(":") for line in head.split("\r\n")]
             shown = [value.strip() for name, _, value in lines if name == "Proxy-Authorization"]
             if shown != [right]:

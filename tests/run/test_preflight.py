@@ -146,6 +146,8 @@ def test_a_roster_by_this_machines_calendar(
         ("127.0.0.1:1", "127.0.0.1:1 cannot be reached (Connection refused): is it up"),
         ("no-such-host.invalid:7600", "nobody knows an address of no-such-host.invalid"),
         ("ps.example", "ps.example is not HOST:PORT"),
+        ("ps.example:70000", "ps.example:70000 is not HOST:PORT"),
+        ("ps..example:7600", "nobody knows an address of ps..example"),
     ],
 )
 def test_a_coordinator_that_is_not_there(kit: Path, address: str, text: str) -> None:

@@ -117,7 +117,8 @@ OVER = "the run is over"
 """Begins the line with which a key holder reports that the run has finished."""
 
 FAILED = "the run failed"
-"""How the line begins by which it says that the run has failed: it may go on, with these keys."""
+"""Begins the line with which a key holder reports that the run has failed. The holder keeps its
+keys, because the run may go on."""
 
 LAST_WORD = 5.0
 """Seconds that a holder which takes no part waits for the coordinator to hear of it."""

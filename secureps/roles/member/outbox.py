@@ -31,7 +31,7 @@ MOST_AHEAD = 1 << 20
 the sequences of later submissions."""
 
 MOST_SEALINGS = 64
-"""How often one update is sealed at most: a coordinator could ask for ciphertexts of the same
+"""The most times that one update is sealed: a coordinator could ask for ciphertexts of the same
 integers without end. Recovery from a burnt cohort halves it at most 20 times, tries each half
 MOST_TRIED (3) times (`policy.cohorts.suspicion`), and gives some rounds up."""
 

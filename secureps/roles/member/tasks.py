@@ -17,7 +17,7 @@ DECLINES = "sends no evaluation; its own log says why"
 """The reason that the coordinator is told; the real one may be private."""
 
 NO_EXAMPLES = "its script trained on 0 examples"
-COMES_LATE = "it has no training for this version, whose groups are sent in turn"
+COMES_LATE = "it kept no training for this version, whose groups are sent in turn"
 
 
 def block_key(digest: bytes) -> str:

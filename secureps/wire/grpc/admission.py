@@ -50,7 +50,8 @@ from secureps.wire.grpc.framing import Claim, Link, read_claim
 from secureps.wire.transport import Endpoint
 
 JITTER = random.Random()
-"""Its own generator: a fit in this process seeds Python's global one, and draws from it."""
+"""Draws the waits of refused senders. Python's global generator is not used, because a client that
+trains in this process seeds it, and has to draw the same numbers in every run."""
 
 QUIET = 0.5
 """Seconds without movement after which a call gives way to one of another connection."""

@@ -291,7 +291,7 @@ class GrpcTransport:
         """The channel of each party, and the link's identity at its making."""
         self._retired: list[grpc.Channel] = []
         """Replaced channels, on which open calls still end."""
-        self._ways: dict[str, str] = {}  # what errors say of the way to an address
+        self._ways: dict[str, str] = {}  # by address, the words of errors for a proxy on the way
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._to_error, self._settle)

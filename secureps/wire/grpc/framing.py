@@ -31,6 +31,7 @@ the caller's certificate with the signer of the request.
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 import urllib.request
@@ -39,7 +40,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 import grpc
 
@@ -74,7 +75,7 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.messages.run import is_on_loopback
+from secureps.messages.run import is_address, is_on_loopback
 from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
 
@@ -581,19 +582,23 @@ def find_way(address: str) -> tuple[str, Option]:
     if not url or is_on_loopback(address) or _is_listed(address, excepted):
         return "", DIRECT
     found = _PROXY.fullmatch(url.strip())
-    if found is None:  # its text is not shown, because it may hold a password
+    if found is None or not is_address(found[2]):
+        # its text is not shown, because it may hold a password
         right = "http://HOST:PORT, or http://NAME:PASSWORD@HOST:PORT with / and @ as %2F and %40"
         raise ConfigError(f"https_proxy names no HTTP proxy: write {right}")
-    user = f"{quote(unquote(found[1]), safe=':')}@" if found[1] else ""
+    given = unquote_to_bytes(os.fsencode(found[1] or ""))  # a password may have bytes of Latin-1
+    user = f"{quote(given, safe=':')}@" if given else ""
     return found[2], ("grpc.http_proxy", f"http://{user}{found[2]}")
 
 
 def _is_listed(address: str, excepted: str) -> bool:
     """Tells whether no_proxy has an address: its host, a domain above it, or a network of it."""
-    host = address.rpartition(":")[0].strip("[]").lower()
-    for each in excepted.lower().replace(" ", "").split(","):
+    own = address.lower()
+    named = own.rpartition(":")[0]
+    host = named.strip("[]")
+    for each in excepted.lower().replace(",", " ").split():
         name = each.removeprefix("*").removeprefix(".")
-        if each == "*" or (name and f".{host}".endswith(f".{name}")) or name == address.lower():
+        if each == "*" or name in (own, named) or (name and f".{host}".endswith(f".{name}")):
             return True
         with suppress(ValueError):
             if ip_address(host) in ip_network(name, strict=False):

@@ -5,6 +5,7 @@ Refused requests are counted by party and error, in bounded memory.
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -201,44 +202,56 @@ async def test_another_party_s_places_are_its_own() -> None:
     assert set(hall.ends.values()) == {None}
 
 
+class Crowd:
+    """Calls for several places each, which end together."""
+
+    def __init__(self, most: int, each: int) -> None:
+        self.places = Places(most, each, Connections(), admission.TURN)
+        self.inside: list[str] = []
+        self.over = asyncio.Event()
+
+    def begin(self, *sizes: tuple[str, int]) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._call(*each)) for each in sizes]
+
+    async def _call(self, party: str, size: int) -> None:
+        with suppress(Busy):
+            async with self.places.take(party, party, size):
+                self.inside.append(party)
+                await self.over.wait()
+
+
+@pytest.mark.parametrize(
+    ("most", "each", "sizes", "first"),
+    [
+        # "c" takes no more than its party has, and waits for room; "d" waits for "c"
+        (4, 2, {"a": [2], "b": [1], "c": [9], "d": [1]}, ["a", "b"]),
+        # two parties leave a third its share
+        (9, 3, {"a": [1, 3, 1, 1], "b": [3, 1, 3], "c": [3]}, ["a", "b", "c"]),
+    ],
+)
 @played
-async def test_a_long_payload_takes_several_places_and_no_more_than_its_party_has() -> None:
-    places, over, inside = Places(4, 2, Connections(), admission.TURN), asyncio.Event(), []
-
-    async def call(party: str, size: int) -> None:
-        async with places.take(party, party, size):
-            inside.append(party)
-            await over.wait()
-
-    sizes = {"a": 2, "b": 1, "c": 9, "d": 1}
-    calls = [asyncio.create_task(call(*each)) for each in sizes.items()]
-    await asyncio.sleep(0.05)
-    assert inside == ["a", "b"], "the next one waits for room, and the one after it for its turn"
-    over.set()
+async def test_a_long_payload_takes_several_places(
+    most: int, each: int, sizes: dict[str, list[int]], first: list[str]
+) -> None:
+    crowd = Crowd(most, each)
+    calls = crowd.begin(*((party, size) for party, several in sizes.items() for size in several))
+    await asyncio.sleep(0.02)
+    assert crowd.inside == first
+    crowd.over.set()
     await asyncio.gather(*calls)
-    assert inside == ["a", "b", "c", "d"]
-    assert places._free == 4
+    assert Counter(crowd.inside) == {party: len(several) for party, several in sizes.items()}
+    assert crowd.places._free == most
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ousted", "given room and ousted at once"])
 @played
 async def test_whoever_stops_waiting_for_room_gives_back_what_it_had_once(how: str) -> None:
-    places, over, inside = Places(6, 2, Connections(), admission.TURN), asyncio.Event(), []
-
-    async def call(party: str, size: int) -> None:
-        with suppress(Busy):
-            async with places.take(party, party, size):
-                inside.append(party)
-                await over.wait()
-
-    def begin(*sizes: tuple[str, int]) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(call(*each)) for each in sizes]
-
-    held = begin(("a", 2), ("b", 2), ("c", 1))
-    head, behind = begin(("d", 2), ("e", 1))
+    crowd = Crowd(6, 2)
+    held = crowd.begin(("a", 2), ("b", 2), ("c", 1))
+    head, behind = crowd.begin(("d", 2), ("e", 1))
     await asyncio.sleep(0.02)
-    assert inside == ["a", "b", "c"], "the one at the head goes before a smaller one"
-    (place,) = places.active("d")
+    assert crowd.inside == ["a", "b", "c"], "the one at the head goes before a smaller one"
+    (place,) = crowd.places.active("d")
     if how == "cancelled":
         head.cancel()
     else:
@@ -249,28 +262,10 @@ async def test_whoever_stops_waiting_for_room_gives_back_what_it_had_once(how: s
         place.oust("now")
     await asyncio.wait([head])
     await asyncio.sleep(0.02)
-    assert inside == ["a", "b", "c", "e"], "and what it kept back goes to the one behind"
-    over.set()
+    assert crowd.inside == ["a", "b", "c", "e"], "and what it kept back goes to the one behind"
+    crowd.over.set()
     await asyncio.gather(*held, behind, return_exceptions=True)
-    assert (places._free, len(places._queue)) == (6, 0)
-
-
-@played
-async def test_two_parties_with_long_and_short_payloads_leave_a_third_its_share() -> None:
-    places, over, inside = Places(9, 3, Connections(), admission.TURN), asyncio.Event(), []
-
-    async def call(party: str, size: int) -> None:
-        async with places.take(party, party, size):
-            inside.append(party)
-            await over.wait()
-
-    sizes = [("a", 1), ("a", 3), ("a", 1), ("b", 3), ("b", 1), ("a", 1), ("b", 3), ("c", 3)]
-    calls = [asyncio.create_task(call(*each)) for each in sizes]
-    await asyncio.sleep(0.02)
-    assert inside == ["a", "b", "c"], "at once, whatever waits of the others"
-    over.set()
-    await asyncio.gather(*calls)
-    assert places._free == 9
+    assert (crowd.places._free, len(crowd.places._queue)) == (6, 0)
 
 
 @played

@@ -63,6 +63,7 @@ def test_what_is_on_this_machine_is_dialled_directly(
     [
         ("ps.study.example", HERE, True),
         (" other, .STUDY.example ,", HERE, True),
+        ("other\tps.study.example", HERE, True),
         ("*.study.example", HERE, True),
         ("PS.study.example:443", HERE, True),
         ("*", HERE, True),
@@ -73,6 +74,7 @@ def test_what_is_on_this_machine_is_dialled_directly(
         ("10.0.0.0/8", "11.1.2.3:7600", False),
         ("10.1.2.3", "10.1.2.3:7600", True),
         ("fd00::/8", "[fd00::1]:7600", True),
+        ("[fd00::1]", "[fd00::1]:7600", True),
     ],
 )
 def test_no_proxy_has_hosts_domains_and_networks(
@@ -91,6 +93,7 @@ def test_no_proxy_has_hosts_domains_and_networks(
         f"http://me:{PASSWORD}@p.example:3128",
         f"http://me:{ESCAPED}@p.example",
         f"http://me:{ESCAPED}@p.example:3128/path",
+        f"http://me:{ESCAPED}@p.example:65536",
         f"http://me:{ESCAPED}@p example:3128",
         "x" * 100_000,
     ],
@@ -142,6 +145,14 @@ def test_mutual_tls_goes_through_a_proxy_with_a_password(
         assert f"coordinator at {HERE} through the proxy {proxy.place}: " in str(failed.value)
         assert "secret-1" not in str(failed.value)
         assert len(proxy.asked) == 4, "a wrong password that is tried again locks the account"
+
+
+def test_a_password_may_have_bytes_that_are_not_utf_8(
+    kit: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ConnectProxy({HERE: lambda: address}, user="me:caf\xe9") as proxy:
+        for password in ("caf%E9", "caf\udce9"):
+            assert call(kit, proxy, monkeypatch, f"me:{password}@") == Noted()
 
 
 @pytest.mark.parametrize(
