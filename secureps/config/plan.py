@@ -416,8 +416,8 @@ class RecordPrivacySection(NoiseSection):
     With `adjacency` "add-or-remove", epsilon bounds the effect of adding or removing a record, and
     a client's weight is a public number: `records`, or one of its own. With "zero-out" it bounds
     the effect of blanking a record, and the weight is the client's number of records, then public.
-    With the unit "person", all of this is of persons, each with all records: `records` is a number
-    of persons, and the gradients of a person's records are clipped as one.
+    With the unit "person" epsilon bounds the effect of all records of one person: `records` counts
+    persons, and the gradients of a person's records are clipped as one.
     """
 
     unit: Literal["record", "person"] = "record"

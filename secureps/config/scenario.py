@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -58,9 +58,9 @@ NUMBERS = {
 
 
 class LawSection(Table):
-    """How a number is drawn: a table with its `kind` and the kind's numbers, or a constant number.
+    """A distribution: a table with its `kind` and that kind's numbers, or one constant number.
 
-    Products and quotients of two draws stay finite.
+    The bounds of the numbers keep products and quotients of two draws finite.
     """
 
     kind: Literal["constant", "uniform", "lognormal", "exponential"]
@@ -78,7 +78,7 @@ class LawSection(Table):
 
     @model_validator(mode="after")
     def _refuse_others(self) -> Self:
-        wanted, given = NUMBERS[self.kind], dict(self.numbers)
+        wanted, given = NUMBERS[self.kind], self.numbers
         if set(given) != set(wanted):
             raise _wrong(f"{self.kind} takes {', '.join(wanted)}, not {', '.join(given) or 'none'}")
         if self.kind == "uniform" and given["high"] < given["low"]:
@@ -86,9 +86,9 @@ class LawSection(Table):
         return self
 
     @property
-    def numbers(self) -> Iterator[tuple[str, float]]:
+    def numbers(self) -> dict[str, float]:
         """The numbers of its kind by name, in their order."""
-        yield from ((key, each) for key, each in self if key != "kind" and each is not None)
+        return {key: each for key, each in self if key != "kind" and each is not None}
 
 
 def _wrong(text: str) -> PydanticCustomError:
@@ -99,13 +99,10 @@ LEAST_BANDWIDTH = 1.0
 """The lowest bandwidth of a link, or median of a lognormal one, in bytes a second."""
 
 
-def _check_link(law: LawSection | None) -> LawSection | None:
-    if law is None:
-        return None
+def _check_link(law: LawSection) -> LawSection:
     if law.kind == "exponential":
         raise _wrong("an exponential one has links of almost 0 bytes a second; take lognormal")
-    _, least = next(law.numbers)
-    if least < LEAST_BANDWIDTH:
+    if (least := next(iter(law.numbers.values()))) < LEAST_BANDWIDTH:
         raise _wrong(
             f"a link has {LEAST_BANDWIDTH:g} byte a second or more, and not {least:g}; leave it "
             "out if bytes take no time"
@@ -128,7 +125,7 @@ class DelaysSection(Table):
     train: LawSection = AT_ONCE
     network: LawSection = AT_ONCE
     device: LawSection = LawSection(kind="constant", value=1.0)
-    bandwidth: Annotated[LawSection | None, AfterValidator(_check_link)] = None
+    bandwidth: Annotated[LawSection, AfterValidator(_check_link)] | None = None
     version: LawSection = AT_ONCE
     dropout: float = Field(default=0.0, ge=0, le=1)
 

@@ -227,7 +227,7 @@ def _files(state: Path) -> tuple[Path, Path]:
 
 
 def course_source(kit: Path, *states: Path) -> Source:
-    """The journal of the coordinator that rules, found among the state folders of all coordinators.
+    """Reads the ruling coordinator's journal, among the state folders of all coordinators.
 
     The journal also gives the status if the coordinator gives none, or no longer does.
     """

@@ -176,7 +176,7 @@ def _checkpoints(plan: Plan) -> int:
 
 
 def worst_footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts the same for the fewest shards that `[scaling]` may leave.
+    """Predicts what a shard takes with the fewest shards that `[scaling]` may leave.
 
     A shard is never drained if its blocks would exceed another shard's memory limit.
     """

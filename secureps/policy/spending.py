@@ -1,7 +1,7 @@
-"""What submissions spend under a plan, and which noise or how many versions meet an epsilon.
+"""Computes what submissions spend, and which noise or how many versions meet an epsilon.
 
-This module alone knows whether a plan protects a client's records, the persons whose they are, or
-the client as a whole, so that facts of two units are never added.
+This module alone knows whether a plan protects records, persons or clients as a whole, so that
+facts of two units are never added.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_fact(
 
 
 def of_all_runs(plan: Plan, fact: Fact) -> Fact:
-    """Returns a fact as a ledger over all runs has it, which knows the unit but not the plan."""
+    """Marks a fact with the unit of its plan, for a ledger over all runs, which knows no plan."""
     return PersonCharge(*astuple(fact)) if protects_persons(plan.section) else fact
 
 

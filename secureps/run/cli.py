@@ -373,7 +373,7 @@ def call(words: Sequence[str] | None = None, build: object = None) -> None:
     """Runs a command line (None: the process's own), and exits as `main` says.
 
     Args:
-        build: for `join`, what makes the trainer in place of its SCRIPT.
+        build: makes the trainer of `join`, in place of its SCRIPT.
     """
     try:
         app(words, prog_name="secureps", obj=build)

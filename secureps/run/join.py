@@ -53,8 +53,8 @@ def join(
     """Takes part until the run ends; returns the reason for the end.
 
     Args:
-        script: a script of secureps, a Flower file, or a Flower project's folder; or what makes the
-            trainer, if the script is running already.
+        script: a script of secureps, a Flower file, or a Flower project's folder; or the function
+            that makes the trainer, if the script is running already.
         pin: the NUMA node to which this process is pinned before it imports the script.
     """
     dump_crashes()

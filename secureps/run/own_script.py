@@ -76,7 +76,7 @@ def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
 
 
 def run(build: Build, arguments: Sequence[str] | None = None) -> None:
-    """Like `run_client`, for trainers that need the joining options too."""
+    """Runs a script whose trainer needs the joining options too."""
     if importing.get():
         return
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -27,11 +27,11 @@ DRAWS: dict[str, Callable[..., float]] = {
     "lognormal": lambda rng, median, sigma: float(median * math.exp(sigma * rng.standard_normal())),
     "exponential": lambda rng, mean: float(rng.exponential(mean)),
 }
-"""How each kind of distribution draws seconds."""
+"""Functions that draw from each kind of distribution, given a generator and the kind's numbers."""
 
 
 def draw(law: LawSection, rng: np.random.Generator) -> float:
-    return DRAWS[law.kind](rng, **dict(law.numbers))
+    return DRAWS[law.kind](rng, **law.numbers)
 
 
 def generator(seed: int, client: str, version: int, purpose: str) -> np.random.Generator:

@@ -134,8 +134,7 @@ def test_nothing_can_be_sent(browser: Browser, method: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/../access.py", "/%2e%2e/access.py", "/site/main.js", "/x"])
 def test_no_other_file_is_served(browser: Browser, path: str) -> None:
-    status, headers, _ = browser.get(path)
-    assert status == 404 or headers["location"].endswith(path.rstrip("/"))
+    assert browser.get(path)[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/enter?token=x", "/news", "/main.js", "/x"])

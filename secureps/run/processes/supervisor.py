@@ -40,9 +40,7 @@ _DUMP_LINES = 200
 
 _NAMES = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 _FROM_OUTSIDE = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals that come from outside, so the process that they end need not be faulty.
-
-Windows has not all of them."""
+"""Signals from outside (Windows lacks some), so the process that they end need not be faulty."""
 
 
 @dataclass(frozen=True, slots=True)
