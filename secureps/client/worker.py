@@ -127,7 +127,7 @@ from secureps.policy.plan import (
     scale_mover,
     weight_remarks,
 )
-from secureps.policy.spending import make_fact, of_all_runs
+from secureps.policy.spending import make_fact, mark_unit
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.ledger import OWN_DELTA, Ledger, to_row
 from secureps.privacy.mechanism import clip_l2
@@ -477,7 +477,7 @@ class ClientWorker(Worker):
             ledger.refuse_unprotected()
             return
         ahead = Budget(pinned.plan, self._site.name, None).planned(pinned.layout, task.aims)
-        counted = [of_all_runs(pinned.plan, each) for each in ahead]
+        counted = [mark_unit(pinned.plan, each) for each in ahead]
         ledger.refuse_spent(pinned.run.id, counted, self._delta)
 
     def _is_trained(self, task: Contribute) -> bool:
@@ -643,7 +643,7 @@ class ClientWorker(Worker):
             aim.step,
             update,
             self._digest_model(task),
-            *to_row(None if spends is None else of_all_runs(self._machine.pinned.plan, spends)),
+            *to_row(None if spends is None else mark_unit(self._machine.pinned.plan, spends)),
         )
 
     def _draft_update(

@@ -52,7 +52,7 @@ def make_fact(
     return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, step)
 
 
-def of_all_runs(plan: Plan, fact: Fact) -> Fact:
+def mark_unit(plan: Plan, fact: Fact) -> Fact:
     """Marks a fact with the unit of its plan, for a ledger over all runs, which knows no plan."""
     return PersonCharge(*astuple(fact)) if protects_persons(plan.section) else fact
 

@@ -47,7 +47,7 @@ from secureps.policy.explain.explanation import (
 )
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan, publishes_counts, publishes_exact_counts
-from secureps.policy.spending import Choice, choose_noise, make_fact, of_all_runs, refuse_epsilon
+from secureps.policy.spending import Choice, choose_noise, make_fact, mark_unit, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -614,7 +614,7 @@ def _overspends(known: Sequence[Fact], budget: float, plan: Plan) -> str:
     if privacy is None:
         return ""
     facts = [make_fact(plan, "client", group, 1, 0) for group in plan.groups]
-    new = [of_all_runs(plan, fact) for fact in facts if fact is not None]
+    new = [mark_unit(plan, fact) for fact in facts if fact is not None]
     delta = min(privacy.delta, OWN_DELTA)
     least = min(epsilon_of([*known, fact], delta) for fact in new)
     if least <= budget:

@@ -14,7 +14,7 @@ def seen() -> Seen:
     return Observation().take(STATUS, 1.0)
 
 
-def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
+def test_epsilon_of_each_client_is_of_this_run_and_mark_unit() -> None:
     ledgers = {
         "client-00": OwnLedger((RunSpent(b"\x07" * 32, 2, 0.5),), 0.5),
         "somebody": OwnLedger((), None, None, "it is damaged"),
