@@ -19,8 +19,14 @@ differs from version to version: otherwise two offenders in different halves wou
 its other members are a set of suspects. Clients of cohorts that open later are taken off the set.
 The only one left is an offender. For the version of the burnt cohort only halves may be tried, or
 clients that were not in it. For later versions a cohort is free: it has cleared clients, and half
-of a set of suspects. This finds offenders that spoil every cohort; one that sometimes behaves can
-cast suspicion on another client.
+of a set of suspects.
+
+**Proof.** A client that behaves for a while is cleared, and whoever is then the last suspect may be
+honest. So a last suspect is only put to the test, each time among as few others as possible that
+stood in few burnt cohorts with it. Each burnt cohort has an offender in it, whatever offenders did
+before and after. A client is left out if it belongs to every group of at most `COLLUDING` clients
+that has a member in each burnt cohort: if no more than so many offend, it is one of them. If no
+such group is left, more than `COLLUDING` offend, and nobody is left out.
 
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
@@ -53,6 +59,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from math import prod
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
@@ -104,6 +112,9 @@ def is_within(
     return True
 
 
+COLLUDING = 2
+"""How many clients of a run may offend together without an honest one being left out."""
+
 MOST_TRIED = 3
 """How often a set is tried at most. A try ends when members stay away, or when a set that cannot be
 cut is burnt."""
@@ -121,7 +132,8 @@ class Suspicion:
     """Knowledge about the offenders among the clients of one group.
 
     Args:
-        suspect_sets: each has at least one offender; none lies within another.
+        evidence: cohorts that an update in them spoilt, none within another.
+        suspect_sets: what is left of them without who was cleared; none lies within another.
         cleared: clients in a cohort that opened while others were suspected.
         flawed: clients in whose envelopes a holder found a flaw too late to leave them out.
         burnt: cohorts that failed for the version in the making.
@@ -130,6 +142,7 @@ class Suspicion:
         chosen: clients that the open round is for.
     """
 
+    evidence: frozenset[Clients] = frozenset()
     suspect_sets: frozenset[Clients] = frozenset()
     cleared: Clients = frozenset()
     flawed: Clients = frozenset()
@@ -150,8 +163,14 @@ class Suspicion:
 
     @property
     def offenders(self) -> Clients:
-        """The offenders: each is the only suspect of a burnt cohort."""
-        return _union(suspects for suspects in self.suspect_sets if len(suspects) == 1)
+        """Last suspects that belong to every explanation of the evidence, if there is one."""
+        kinds, found = _explain(self.evidence)
+        last = frozenset(suspects for suspects in self.suspect_sets if len(suspects) == 1)
+        return _union(
+            suspects
+            for suspects in last
+            if all(any(kinds[kind] == suspects for kind in few) for few in found)
+        )
 
     def weight(self, client: str) -> int:
         """A client's weight in this version: the same as in a burnt cohort."""
@@ -167,12 +186,14 @@ class Suspicion:
     def note_burnt(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
         """Notes that a cohort of these clients failed; `spoilt`: because of an update in it."""
         clients = frozenset(weights)
-        suspect_sets, cleared = self.suspect_sets, self.cleared
+        evidence, suspect_sets, cleared = self.evidence, self.suspect_sets, self.cleared
         if spoilt:
+            evidence = _smallest({*evidence, clients})
             doubted = clients - cleared or clients
             suspect_sets, cleared = _smallest({*suspect_sets, doubted}), cleared - doubted
         return dataclasses.replace(
             self,
+            evidence=evidence,
             suspect_sets=suspect_sets,
             cleared=cleared,
             burnt=(*self.burnt, clients),
@@ -183,15 +204,18 @@ class Suspicion:
     def note_opened(self, clients: Clients) -> Suspicion:
         suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
         cleared = self.cleared | clients if suspect_sets else frozenset()
-        return Suspicion(suspect_sets, cleared, self.flawed)
+        return Suspicion(self.evidence, suspect_sets, cleared, self.flawed)
 
     def remove_client(self, client: str) -> Suspicion:
         """Removes a client that left the run, and the sets it is in: it may be the offender of
         each.
         """
+        evidence = frozenset(each for each in self.evidence if client not in each)
         suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
         cleared = self.cleared - {client} if suspect_sets else frozenset()
-        return dataclasses.replace(self, suspect_sets=suspect_sets, cleared=cleared)
+        return dataclasses.replace(
+            self, evidence=evidence, suspect_sets=suspect_sets, cleared=cleared
+        )
 
     def note_flaw(self, client: str) -> Suspicion:
         """Notes that a holder found a flaw in what a client sent, too late to leave it out."""
@@ -261,6 +285,11 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
         clients = frozenset([*trusted, *sorted(live.difference(trusted))][:most])
         return Choice(clients, f"{len(clients)} members are invited, no suspects of old are here")
     suspects = here[0]
+    if len(suspects) == 1 and len(live) >= 2 * minimum:
+        others = _sort_by_excuse(state, suspects, live)
+        return Choice(
+            suspects.union(others[: minimum - 1]), f"{named(sorted(suspects))} stands to the test"
+        )
     half = cut(suspects, 1)[0] if len(suspects) > 1 else suspects
     reason = f"{len(half)} of {len(suspects)} suspects stand to the test"
     all_cleared = half.union(trusted[: most - len(half)])
@@ -304,6 +333,38 @@ def _smallest(sets: Iterable[Clients]) -> frozenset[Clients]:
     """Keeps the sets that are not empty and contain no other."""
     known = {each for each in sets if each}
     return frozenset(each for each in known if not any(other < each for other in known))
+
+
+Stood = frozenset[int]
+"""The cohorts of the evidence in which a client stood; clients that stood in the same are alike."""
+
+
+def _explain(evidence: Set[Clients]) -> tuple[dict[Stood, Clients], list[tuple[Stood, ...]]]:
+    """Finds who may have spoilt these cohorts, if at most `COLLUDING` clients offend.
+
+    Returns the clients by where they stood, and every choice of a few of these kinds of clients
+    that together stood in all the cohorts.
+    """
+    sets = sorted(evidence, key=_order)
+    kinds: dict[Stood, Clients] = {}
+    for client in _union(sets):
+        stood = frozenset(k for k, each in enumerate(sets) if client in each)
+        kinds[stood] = kinds.get(stood, frozenset()) | {client}
+    counts = range(1, COLLUDING + 1)
+    some = (few for count in counts for few in combinations(kinds, count))
+    return kinds, [few for few in some if len(frozenset().union(*few)) == len(sets)]
+
+
+def _sort_by_excuse(state: Suspicion, suspects: Clients, live: Clients) -> list[str]:
+    """Returns the others, first those in the fewest explanations that do without the suspect."""
+    kinds, found = _explain(state.evidence)
+    without = [few for few in found if all(kinds[kind] != suspects for kind in few)]
+    excuses = Counter[str]()
+    for few in without:
+        groups = prod(len(kinds[kind]) for kind in few)
+        for kind in few:
+            excuses.update(dict.fromkeys(kinds[kind], groups // len(kinds[kind])))
+    return sorted(live - suspects, key=lambda client: (excuses[client], client))
 
 
 def _union(sets: Iterable[Clients]) -> Clients:
