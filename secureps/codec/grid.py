@@ -100,26 +100,23 @@ class Grid:
     def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
         """Decodes weighted sums, int64 (n,), as (sum of w_i u_i - total_weight * Z) * step.
 
-        Returns float64 (n,); the integers are exact until the one multiplication.
+        `total_weight` is the sum of the cohort's integer weights w_i. Returns float64 (n,); the
+        integers are exact until the one multiplication.
         """
         return (total - total_weight * self.most).astype(np.float64) * self.step
 
-    def weighted_mean(
-        self, sum_u: NDArray[np.int64], shares: Fraction, total_weight: int
-    ) -> NDArray[np.float32]:
-        """Decodes the mean update: decode_sum / shares.
+    def mean(self, decoded: NDArray[np.float64], shares: Fraction) -> NDArray[np.float32]:
+        """Divides a decoded sum, float64 (n,), by `shares`: the mean update, float32 (n,).
 
         Each client sent x_i = s_i * delta_i on the grid, where s_i is its public share.
 
         Args:
-            sum_u: int64 (n,), the sums of w_i u_i over the cohort.
             shares: the sum of w_i s_i, > 0 (`policy.plan.shares_in`).
-            total_weight: the sum of the cohort's integer weights w_i.
         Raises:
             NotFinite: a mean is too large for float32.
         """
         with np.errstate(over="ignore"):
-            mean = (self.decode_sum(sum_u, total_weight) / float(shares)).astype(np.float32)
+            mean = (decoded / float(shares)).astype(np.float32)
         if not np.isfinite(mean).all():
             raise NotFinite(BEYOND)
         return mean

@@ -333,7 +333,9 @@ class GroupSection(Table):
     to `most_examples` (default: `records` of the privacy; weighting by examples is the default
     where there is a bound). `versions` is how many the group makes (default: the plan's). `codec`
     shortens updates before they are rounded; with `feedback` a client sends the rest later. Clients
-    pull differences of `pull_bits` bits per value (default: whole blocks).
+    pull differences of `pull_bits` bits per value (default: whole blocks). By `bound` no step is
+    made of a sum that is longer than clipped updates can be (default: where no plan allows running
+    statistics, which are not clipped).
 
     A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
     `bits` bits including the sign, and their total is the next version (`policy.checks.sections`).
@@ -343,6 +345,7 @@ class GroupSection(Table):
     pattern: str = "*"
     outcome: Literal["model", "sum"] = "model"
     clip: float = Field(default=16.0, gt=0)
+    bound: Literal["clip", "none"] | None = None
     adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)

@@ -15,9 +15,9 @@ from typing import Final
 
 from secureps.errors import ConfigError
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 
-FINGERPRINT: Final = "50e02374f6c8c589"
+FINGERPRINT: Final = "1558991761ee3325"
 """Digest of all that is sent, journalled and kept in files (`tests/golden/schema.py`)."""
 
 OLDEST_LEDGER: Final = 2

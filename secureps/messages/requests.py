@@ -312,7 +312,8 @@ class Prepared:
     `scale` comes from the shard with the group's last block, under adaptive clipping. `total` is
     the opened total of a sum group, if the coordinator needs it. `cohort` made the version; -1 for
     version 0 and for a version from a checkpoint. `epoch` is 0, unless the version is committed
-    already and these are the shard's blocks by the coming placement of this epoch.
+    already and these are the shard's blocks by the coming placement of this epoch. `squares` are
+    the squared norms of the blocks' opened sums, if the plan bounds them (`policy.longest`).
     """
 
     shard: str
@@ -324,6 +325,7 @@ class Prepared:
     total: tuple[float, ...] = ()
     epoch: int = 0
     cohort: int = -1
+    squares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -453,6 +453,13 @@ class Plan:
         stated = self.group(group).range is not None  # of metrics: within 1, not whole numbers
         return self.is_sum(group) and not stated and self.section.privacy is None
 
+    def bounds_sums(self, group: str) -> bool:
+        """True if no step is made of sums longer than clipped updates can be (`policy.longest`)."""
+        section = self.group(group)
+        clipped = self.section.privacy is not None or bool(section.codec) or section.feedback
+        bounded = clipped if section.bound is None else section.bound == "clip"
+        return bounded and group in self.groups and not self.is_sum(group)
+
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """Returns the mechanism of client-level privacy for updates of so many values; else None.
 
@@ -575,6 +582,11 @@ class Plan:
             return 0
         asked = self.section.cipher.holders
         return _HOLDERS[self.opening] if asked is None else asked
+
+    @property
+    def divides_cohorts(self) -> bool:
+        """True if parts of a burnt cohort may make its version (`cohorts.suspicion`)."""
+        return self.has_committee or self.opening is Opening.NOTHING
 
     @property
     def has_committee(self) -> bool:

@@ -28,7 +28,7 @@ ROOMY = 100.0
 
 
 def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Refuses running statistics that would get noise, or pass through a codec (PlanRefused).
+    """Refuses running statistics that get noise, a codec or a bound on sums (PlanRefused).
 
     Noise soon takes a variance below 0. Under record-level privacy trainers refuse the layers that
     keep statistics.
@@ -40,6 +40,12 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
                 f"tensor {own[0]!r}: running statistics are in other units than weights, and the "
                 f"codec{plan.of(group.name)} would mix them: give them a [[group]] of their own "
                 "without one, or keep them local"
+            )
+        if own and plan.group(group.name).bound == "clip":
+            raise PlanRefused(
+                f"tensor {own[0]!r}: running statistics are not clipped, so sums of honest updates "
+                f'may be longer than bound = "clip"{plan.of(group.name)} allows: give them a '
+                "[[group]] of their own, or keep them local"
             )
     if not isinstance(plan.section.privacy, ClientPrivacySection):
         return

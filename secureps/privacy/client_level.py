@@ -203,8 +203,8 @@ class ClientMechanism:
     def range(self) -> float:
         """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
 
-        A cohort's mean is the grid's `weighted_mean` with shares = the number of members, and
-        total_weight = that number, plus one for the aggregator's noise.
+        A cohort's mean is its decoded sum, divided by the number of members. The total weight is
+        that number, plus one for the aggregator's noise.
         """
         return self.calibration.step * self.most
 

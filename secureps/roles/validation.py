@@ -6,6 +6,7 @@ rounds, and whether a message is known already.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -76,7 +77,7 @@ def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | 
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> None:
-    """Malformed if a scale is none of the plan's, or comes from a shard that has none.
+    """Malformed if a scale or squared norms are not the plan's, or come from a wrong shard.
 
     `owners` hold the group's last block, and the scale with it.
     """
@@ -87,6 +88,12 @@ def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> Non
         raise Malformed(f"{name}: {owners[0]} has the scale of {prepared.group}")
     if prepared.version == 0 and scale not in (None, FIRST):
         raise Malformed(f"{name}: {prepared.group} begins with a scale of {FIRST:g}, not {scale}")
+    measured = prepared.cohort >= 0 and plan.bounds_sums(prepared.group)
+    squares = prepared.squares
+    if len(squares) != measured * len(prepared.blocks) or not all(
+        0 <= x < math.inf for x in squares
+    ):
+        raise Malformed(f"{name}: {len(squares)} squared norms, or not finite ones, of its blocks")
 
 
 def check_part(part: Checkpointed) -> None:

@@ -109,7 +109,7 @@ def test_weighted_mean_of_a_cohort() -> None:
         total += w * grid.encode(delta, words(50, seed=i), n / most)
         exact += w * n * delta
     counted = sum(w * n for w, n in zip(cohort, examples, strict=True))
-    mean = grid.weighted_mean(total, Fraction(counted, most), sum(cohort))
+    mean = grid.mean(grid.decode_sum(total, sum(cohort)), Fraction(counted, most))
     assert mean.dtype == np.float32
     bound = grid.step * sum(cohort) * most / counted
     np.testing.assert_allclose(mean, exact / counted, atol=bound + 1e-6, rtol=0)
@@ -117,7 +117,7 @@ def test_weighted_mean_of_a_cohort() -> None:
 
 def test_a_mean_that_is_no_float32_is_refused() -> None:
     with pytest.raises(NotFinite, match="float32"):
-        Grid(8, 3e38).weighted_mean(np.array([254], dtype=np.int64), Fraction(1, 254), 1)
+        Grid(8, 3e38).mean(np.array([3e38]), Fraction(1, 254))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -336,7 +336,8 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(
         own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
         total += drawn(own, Aim("all", 0, 1), made_of(joint), 1)
-    mean = Grid(16, enlarged.range).weighted_mean(total, Fraction(6), 6)
+    grid = Grid(16, enlarged.range)
+    mean = grid.mean(grid.decode_sum(total, 6), Fraction(6))
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])
     expected = (
         layout_of(simulation).group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))

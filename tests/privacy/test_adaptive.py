@@ -189,7 +189,7 @@ def test_the_clip_finds_the_quantile_through_the_noise(
         if placement == "aggregator":
             total += protects.draw_noise(LENGTH + 1, words.words)
         terms = members + (placement == "aggregator")
-        mean = grid.weighted_mean(total, Fraction(members), terms)
+        mean = grid.mean(grid.decode_sum(total, terms), Fraction(members))
         scale = clip.next_scale(scale, float(mean[-1]))
         shares.append(float(np.mean(lengths <= 0.5 * scale)))
     assert abs(float(np.mean(shares[-settled:])) - quantile) < 0.06

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from secureps.messages.submission import (
     shorten,
 )
 from secureps.policy.checks.evaluation import check_total, from_vector
+from secureps.policy.longest import ERROR, longest_sum
 from secureps.policy.plan import shares_in
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery, termination
@@ -269,6 +271,9 @@ def _note_prepared(tx: Transaction, group: GroupState, by: requests.Prepared) ->
         for shard in unsure:
             tx.order(shard, make_hold(tx, group, owners[shard]))
         return False
+    if why := _why_too_long(tx, group):
+        burn(tx, group, why, spoilt=True)
+        return False
     if group.making is not None and group.making.key is not None:
         names, reason = opening.liars(tx, group)
         if names:
@@ -282,6 +287,26 @@ def _note_prepared(tx: Transaction, group: GroupState, by: requests.Prepared) ->
     if late := tuple(id for id in ids if not tx.federation.is_kept(id)):
         tx.discard(late)
     return True
+
+
+def _why_too_long(tx: Transaction, group: GroupState) -> str:
+    """Returns why no model is made of an opened sum: honest members cannot have sent it."""
+    cohort, layout = group.cohort, tx.layout.group(group.name)
+    most = None if cohort is None else longest_sum(tx.plan, layout, cohort)
+    if most is None:
+        return ""
+    squares = {
+        block: square
+        for shard, blocks in tx.federation.owners(group.name).items()
+        for block, square in zip(blocks, group.coming[shard].squares, strict=True)
+    }
+    norm = math.sqrt(sum(squares.values()))
+    if norm <= most:
+        return ""
+    return (
+        f"its sum has a norm of {norm:.3g}, and of updates that are clipped as the plan says "
+        f"{most:.3g} at most, with a probability of 1 - {ERROR:g}: a member sent something else"
+    )
 
 
 def _is_given_up(tx: Transaction, group: GroupState, by: requests.Prepared) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.submission import Base, Member, Receipt
 from secureps.policy.cohorts.suspicion import (
+    COLLUDING,
     Choice,
     Clients,
     Cut,
@@ -31,7 +32,7 @@ from secureps.wording import named
 
 def is_choosing(tx: Transaction, group: GroupState) -> bool:
     """True if suspicion, and not the rule, chooses the clients of a group's rounds."""
-    return tx.plan.has_committee and group.suspicion.chooses and group.rounds
+    return tx.plan.divides_cohorts and group.suspicion.chooses and group.rounds
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
@@ -98,7 +99,7 @@ def decide(
 
 def is_chosen_round(tx: Transaction, group: GroupState) -> bool:
     """True if suspicion chose the clients of the open round, or of the cohort in progress."""
-    return tx.plan.has_committee and group.suspicion.chooses and bool(group.suspicion.chosen)
+    return tx.plan.divides_cohorts and group.suspicion.chooses and bool(group.suspicion.chosen)
 
 
 def has_burnt(tx: Transaction, group: GroupState) -> bool:
@@ -140,10 +141,12 @@ def objection(group: GroupState, receipt: Receipt) -> str:
 
 
 def isolate(tx: Transaction, group: GroupState) -> None:
-    for client in sorted(group.suspicion.offenders) if tx.plan.has_committee else ():
+    state = group.suspicion
+    for client in sorted(state.offenders) if tx.plan.divides_cohorts else ():
+        stood = sum(client in each for each in state.evidence)
         text = (
-            f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
-            "in it stood in cohorts that did"
+            f"{client} spoils cohorts{tx.plan.of(group.name)}: it stood in {stood} that came to "
+            f"nothing, and no {COLLUDING} others account for all that did"
         )
         tx.write(ClientIsolated(group.name, client, text))
 

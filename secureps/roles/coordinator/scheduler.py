@@ -528,7 +528,7 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     decision = end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
-    if tx.plan.has_committee and group.suspicion.suspect_sets:
+    if tx.plan.divides_cohorts and group.suspicion.suspect_sets:
         members = tuple(replace(member, weight=1) for member in decision.members)
         decision = replace(decision, members=members)
     sealed, here = tx.plan.opening is not Opening.NOTHING, {arrival.id for arrival in shown}

@@ -361,7 +361,7 @@ class ShardWorker(Worker):
         if isinstance(task, MakeState):
             return self._make_first(task)
         assert before is not None
-        return self._make_next(task, before)
+        return self._make_next(task, before)[0]
 
     def _make_first(self, task: MakeState) -> GroupValues:
         group, layout = task.group, self._layout(task.group)
@@ -406,13 +406,17 @@ class ShardWorker(Worker):
     def _step(self, task: StepState) -> Done:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
-        made = self._make_next(task, before)
+        made, squares = self._make_next(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
         own = (*figures, *self._states.figures(made))
         report = Telemetry(self._name, cohort.group, cohort.version, own)
-        return Done(task, self._keep_version(cohort.group, made, cohort.number), report)
+        prepared = self._keep_version(cohort.group, made, cohort.number)
+        return Done(task, replace(prepared, squares=squares), report)
 
-    def _make_next(self, task: StepState, before: GroupValues) -> GroupValues:
+    def _make_next(
+        self, task: StepState, before: GroupValues
+    ) -> tuple[GroupValues, tuple[float, ...]]:
+        """Returns the next version, and its blocks' squared norms if the plan bounds them."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
@@ -424,8 +428,9 @@ class ShardWorker(Worker):
             return stepping.step(block, partial(self._open_sum, task, place, block, opener))
 
         parts = in_order(self._threads, step_block, enumerate(own))
-        made = merge(cohort.version, parts)
-        return replace(made, mapped=allocate is not in_memory)
+        made = replace(merge(cohort.version, parts), mapped=allocate is not in_memory)
+        bounded = plan.bounds_sums(cohort.group)
+        return made, tuple(stepping.squares[block] for block in own if bounded)
 
     def _has_scale(self, group: str, block: int) -> bool:
         return bool(self._layout(group).apart(block))
@@ -513,6 +518,8 @@ class Stepping:
         self._values = lay_out(sizes, allocate)
         names = {name for state in before.optimizer.values() for name in state.slots}
         self._slots = {name: lay_out(sizes, allocate) for name in names}
+        self.squares: dict[int, float] = {}
+        """The squared norm of each block's opened sum, without a scale."""
 
     def step(self, block: int, opening: Opened) -> GroupValues:
         """Steps a block, as a pure function of its sums and of the version before.
@@ -538,7 +545,7 @@ class Stepping:
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
         at, measured = 0, 0.0
         code = None if plan.chain(cohort.group).is_identity else self._code(block)
-        for mean in self._means(opened, code):
+        for mean in self._means(block, opened, code):
             here = slice(at, at + len(mean))
             last = scaled and here.stop == values.size
             if last:
@@ -561,25 +568,31 @@ class Stepping:
         return GroupValues(cohort.version, {block: made}, {block: stepped}, codes)
 
     def _means(
-        self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
+        self, block: int, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
     ) -> Iterator[Values]:
-        means = self._average(opened)
+        means = self._average(block, opened)
         if code is None:
             yield from means
             return
         mean = code.decode(np.concatenate(tuple(means)))
         yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
 
-    def _average(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
+    def _average(self, block: int, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
         """Yields the mean, or in a sum group the total, of the members' values, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)
         if plan.is_sum(cohort.group):
             shares = Fraction(1)
+        left, squares = layout.slots(block) - layout.apart(block), 0.0
         for sums in opened:
             for start in range(0, sums.size, PIECE):
-                yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
+                total = grid.decode_sum(sums[start : start + PIECE], terms)
+                measured = total[:left]
+                squares += float(np.dot(measured, measured))
+                left -= measured.size
+                yield grid.mean(total, shares)
+        self.squares[block] = squares
 
     def _code(self, block: int) -> BlockCode:
         base = block_digest(self._before.values[block])

@@ -382,7 +382,8 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     simulation.run(lambda: bool(simulation.coordinator.federation.isolated))
     (record,) = journalled(simulation, coordinator_records.ClientIsolated)
     assert record.reason == (
-        "client-05 spoils cohorts: one did not open, and all others in it stood in cohorts that did"
+        "client-05 spoils cohorts: it stood in 4 that came to nothing, and no 2 others account for "
+        "all that did"
     )
     narrator = LogLines()
     for each in journalled(simulation, records.RunPinned):

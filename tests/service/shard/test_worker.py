@@ -420,7 +420,8 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     plan, cohort = plan_of(name), counted()
     layout = GroupLayout("all", (), 3 * size, size)
     known, sums = before(plan, size), sums_of(plan, size, size)
-    mean = plan.grid("all", layout.size).weighted_mean(sums, SHARES, cohort.weight)
+    grid = plan.grid("all", layout.size)
+    mean = grid.mean(grid.decode_sum(sums, cohort.weight), SHARES)
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
     stepping = Stepping(plan, layout, cohort, known)
     for lengths in ([], [8192] * 10, [1, 5, PIECE + 3]):
@@ -477,7 +478,7 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     sums = sums_of(plan, size, 1)
     grid, clip = plan.grid("all", size), plan.adaptive("all")
     assert clip is not None
-    mean = grid.weighted_mean(sums, Fraction(3), cohort.weight)
+    mean = grid.mean(grid.decode_sum(sums, cohort.weight), Fraction(3))
     measured = float(mean[-1])
     mean *= np.float32(0.5)
     mean[-1] = 0

@@ -1,0 +1,76 @@
+"""How long the sum of a cohort can be if all its members follow the plan.
+
+Nobody opens a single update, so nobody sees who sends one that is too long. But every client clips
+its update to an L2 norm of C, and norms of sums are at most sums of norms. So a sum longer than
+`longest_sum` proves that some member did not clip, and no model is made of it. With probability
+`ERROR` or less a sum of honest updates is longer, for any model, cohort and updates.
+
+**The updates.** Client i sends s_i delta_i with |delta_i| <= C and its public share s_i, and counts
+w_i times: together at most C times the sum of w_i s_i. Codecs make no update longer.
+
+**Rounding**, for d values of step h. A value becomes one of its two neighbours, without bias and by
+words of its own. The error of the sum is h f(e) with f(e) = |sum of w_i e_i|. Every error e_ij lies
+in an interval of length 1, and its variance is at most 1/4. For W, the sum of w_i^2, E f is at most
+sqrt(W d) / 2 (Jensen). f is convex, and changes by at most sqrt(W) times the distance, so
+
+    P(f > E f + t sqrt(W)) <= exp(-t^2 / 2)    (Boucheron, Lugosi, Massart 2013, theorem 6.10)
+
+**Client-level privacy.** There the bound of an update has room for rounding (`l2_sensitivity`). The
+noise of a value of the sum is Skellam of variance V. As cosh t - 1 <= t^2 / (2 - 2 t / 3), no value
+is beyond M = sqrt(2 V L) + L / 3, L = log(4 d / ERROR), but for half of ERROR (Bernstein). Squares
+of values within M have a mean of at most V, and a variance of at most 3 V^2 + V. So for the other
+half, with l = log(2 / ERROR),
+
+    P(|noise|^2 > d V + sqrt(2 d (3 V^2 + V) l) + M^2 l / 3) <= exp(-l)    (Bernstein)
+
+Clamping to the grid makes noise no longer.
+
+An update is in units of the group's scale, if that moves. Then C is in these units too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from secureps.codec.grid import MovingRange
+from secureps.messages.submission import Cohort
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan, scale_mover, shares_in
+
+ERROR: Final = 1e-9
+"""The probability with which honest updates come to a longer sum."""
+
+SLACK: Final = 1 + 2.0**-16
+"""Outweighs all roundings of float32 and float64 on the way from the clip to the sum."""
+
+
+def longest_sum(plan: Plan, layout: GroupLayout, cohort: Cohort) -> float | None:
+    """Returns the longest L2 norm of a cohort's honest sum; None if the plan does not bound it.
+
+    The norm is in the units of updates, without the last value where that is a scale.
+    """
+    if not plan.bounds_sums(cohort.group):
+        return None
+    weights, values = [member.weight for member in cohort.members], layout.sent
+    step = plan.grid(cohort.group, values).step
+    mechanism = plan.mechanism(cohort.group, values)
+    if mechanism is not None:
+        parties = 1 if plan.noisy_shards else len(weights)
+        noise = _longest_noise(values, parties * mechanism.calibration.variance)
+        return SLACK * step * (sum(weights) * mechanism.l2_sensitivity + noise)
+    clip = plan.group(cohort.group).clip
+    if isinstance(scale_mover(plan, cohort.group, values), MovingRange):
+        assert cohort.scale is not None
+        clip /= cohort.scale
+    spread = math.sqrt(sum(weight * weight for weight in weights))
+    rounding = spread * (math.sqrt(values) / 2 + math.sqrt(-2 * math.log(ERROR)))
+    return SLACK * (float(shares_in(plan.group(cohort.group), cohort)) * clip + step * rounding)
+
+
+def _longest_noise(values: int, variance: float) -> float:
+    """Bounds the norm of Skellam noise, in grid steps; `variance` is that of a value of the sum."""
+    beyond, of_squares = math.log(4 * values / ERROR), math.log(2 / ERROR)
+    largest = math.sqrt(2 * variance * beyond) + beyond / 3
+    spread = math.sqrt(2 * values * (3 * variance**2 + variance) * of_squares)
+    return math.sqrt(values * variance + spread + largest**2 * of_squares / 3)
