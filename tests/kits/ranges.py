@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-EXTRAS = ("torch", "bfv", "report", "dashboard", "flower")
+EXTRAS = ("torch", "bfv", "report", "flower")
 TESTS = (
     *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "packaging"),
     *("setuptools", "grpcio-health-checking", "kubernetes-validate"),
