@@ -81,7 +81,6 @@ from secureps.client.update import (
     Trained,
     Update,
     UpdateIntegers,
-    add_kept,
     clip_update,
     declared_magnitude,
     difference,
@@ -204,27 +203,15 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
-    """Names the group's first trained tensor that is not finite, and the steps; else empty."""
-    try:
-        layout.flatten(result.parameters)
-    except NotFinite as error:
-        loss = result.metrics.get("loss")
-        return f"{error} after {result.steps} steps" + ("" if loss is None else f", of loss {loss}")
-    return ""
-
-
 def make_update(made: Trained) -> Update:
-    """Makes the clipped update of a group; NotFinite if a value is not finite.
-
-    Under feedback the caller may change its parts.
-    """
+    """Makes the clipped update of a group; NotFinite if a value is not finite."""
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
         return make_addends(plan, layout, made.model)
-    delta = add_kept(difference(layout, made.published, made.model), made.kept)
-    update = clip_update(plan, layout, delta, made.scale, made.kinds)
-    return update.copy_to_memory() if plan.group(layout.name).feedback else update
+    delta = difference(layout, made.published, made.model)
+    if made.kept is not None:
+        delta += made.kept
+    return clip_update(plan, layout, delta, made.scale, made.kinds)
 
 
 def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
@@ -660,7 +647,11 @@ class ClientWorker(Worker):
             try:
                 update = make_update(made)
             except NotFinite as error:
-                raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
+                loss = result.metrics.get("loss")
+                after = f"after {result.steps} steps" + (
+                    "" if loss is None else f", of loss {loss}"
+                )
+                raise NotFinite(f"{error} {after}: {LOOK}") from error
             counted = self._count_publicly(aim, result.examples)
             spends = make_fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # If a trainer took other steps than are charged, epsilon would be wrong.
@@ -695,7 +686,7 @@ class ClientWorker(Worker):
 
         def leave_rest() -> None:
             scale = self._read_scale(aim.group, pulled[aim.group][-1])
-            keep(self._outbox, aim.group, receipt.update, update.part(0, layout.size), scale)
+            keep(self._outbox, aim.group, receipt.update, update.values, scale)
 
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)

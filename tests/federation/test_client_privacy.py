@@ -279,7 +279,7 @@ def test_a_mean_is_in_the_units_of_the_model(
 
     def kept(made: Trained) -> Update:
         delta = difference(made.layout, made.published, made.model)
-        sent[made.party, round(math.log(made.scale or 0) * -2)] = delta(0, made.layout.size)
+        sent[made.party, round(math.log(made.scale or 0) * -2)] = delta
         return keep(made)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -316,7 +316,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(
 
     def kept(made: Trained) -> Update:
         delta = difference(made.layout, made.published, made.model)
-        updates[made.party] = delta(0, made.layout.size - 1)
+        updates[made.party] = delta[:-1]
         return keep(made)
 
     simulation = small_federation(plan, tmp_path)

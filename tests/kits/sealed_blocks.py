@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.update import BlockIntegers, Part, Update
+from secureps.client.update import BlockIntegers, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
 from secureps.messages.run import GroupVersion
@@ -18,11 +18,6 @@ from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 def made_of(values: NDArray[np.float32]) -> Update:
     """An update that no clip cuts."""
     return Update.from_values(values, float(np.linalg.norm(values)))
-
-
-def parts_of(values: NDArray[np.float32]) -> Part:
-    """What makes a difference that is known."""
-    return lambda first, last: values[first:last].copy()
 
 
 def whole_integers(
