@@ -19,7 +19,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,6 @@ from secureps.store.checkpoint import read_metadata, read_state, write_state
 from secureps.store.spool import Spool
 
 Integers = NDArray[np.integer[Any]]
-
-BlockIntegers = Callable[[int, int], Integers]
-"""(first, last) -> the integers of a block's values [first, last); from any thread, once each."""
 
 _Part = tuple[BlockCode, slice, slice]
 """A block: its code, the place of its values in the update, and the place of its integers."""
@@ -326,7 +323,7 @@ class UpdateIntegers:
 
     def make(
         self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
-    ) -> tuple[bytes, list[tuple[int, BlockIntegers]]]:
+    ) -> tuple[bytes, list[tuple[int, Integers]]]:
         """Returns the digest of all integers, and each block's number and integers.
 
         Blocks come in the client's own order. Under feedback what the integers leave out replaces
@@ -349,10 +346,7 @@ class UpdateIntegers:
             made = [self._round(part(block), update, share) for block in every]
         else:
             made = self._round_and_noise(mechanism, [part(block) for block in every], update)
-        blocks: list[tuple[int, BlockIntegers]] = [
-            (block, partial(_slice, made[block])) for block in order
-        ]
-        return _hash_integers(examples, made), blocks
+        return _hash_integers(examples, made), [(block, made[block]) for block in order]
 
     @cached_property
     def _grid(self) -> Grid:
@@ -420,10 +414,6 @@ class UpdateIntegers:
     def _leave_rest(self, update: Update, part: _Part, integers: Integers, step: float) -> None:
         code, place, _ = part
         update.values[place] -= code.decode(integers * step, self.transform)
-
-
-def _slice(values: Integers, first: int, last: int) -> Integers:
-    return values[first:last]
 
 
 def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:

@@ -77,7 +77,7 @@ from secureps.client.trainer import (
     trainable_privacy,
 )
 from secureps.client.update import (
-    BlockIntegers,
+    Integers,
     Trained,
     Update,
     UpdateIntegers,
@@ -199,7 +199,7 @@ class _Draft:
     aim: Aim
     row: UpdateReleased
     receipt: Receipt
-    blocks: Sequence[tuple[int, BlockIntegers]]
+    blocks: Sequence[tuple[int, Integers]]
     rest: Callable[[], None] | None
 
 
