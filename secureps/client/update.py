@@ -18,7 +18,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,24 +75,6 @@ class Update:
     @classmethod
     def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
         return cls(values, largest_magnitude(values), norm)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained model of a group, from which an update is made.
-
-    `published` are the group's pulled blocks, in order; `kept` is what the last update left out,
-    float32 (size,).
-    """
-
-    party: str
-    plan: Plan
-    layout: GroupLayout
-    published: Sequence[NDArray[np.float32]]
-    model: Mapping[str, Any]
-    kept: NDArray[np.float32] | None = None
-    scale: float | None = None
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
 
 
 def difference(
