@@ -18,7 +18,7 @@ TESTS = (
     *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "packaging"),
     *("setuptools", "grpcio-health-checking", "kubernetes-validate"),
 )
-BESIDE = ("transformers",)
+BESIDE = ("transformers", "monai", "torchvision")
 """Installed beside the newest: what users have beside us, with ranges of its own."""
 
 _REQUIREMENT = re.compile(r"([\w-]+)(\[[\w,]+\])?>=([\d.]+)(,<[\d.]+)?(;.*)?")
