@@ -4,7 +4,7 @@ Without numba nothing is compiled, and NumPy computes the same bits (`fall_back_
 
 numba unpickles what it cached, so a folder that another user may write to is refused: a planted
 file would run code. numba notices changes of a kernel's own file only, and kernels call one
-another, so the folder's name contains a digest of all their sources.
+another, so the folder's name is a digest of all their sources, and of all that keys numba's cache.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ log = logging.getLogger("secureps")
 
 ROOMS = ("codec", "crypto")
 """The packages of secureps that have kernels."""
+
+ALL = "all"
+"""The file that says that a folder of kernels is complete."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,12 +84,17 @@ def use_kernels() -> bool:
 
 
 def kernel_folder() -> Path:
-    """Finds or makes the folder of these sources' kernels.
+    """Finds or makes the folder of these sources' kernels, on this processor, by this numba.
 
     Raises:
         ConfigError: the folder cannot be made, or another user owns it or may write to it.
     """
-    name = digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
+    facts = [str(sys.implementation.cache_tag).encode(), *(s.read_bytes() for s in _sources())]
+    facts += [f"{each.absolute()} {each.stat().st_mtime_ns}".encode() for each in _sources()]
+    if not missing:
+        processor = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+        facts += [f"{each}".encode() for each in (numba.__version__, *processor)]
+    name = digest("secureps-kernels", *facts).hex()[:16]
     tops = list(_tops()) if _KEPT.wanted is None else [_KEPT.wanted]
     for top in tops:
         try:
@@ -135,30 +143,14 @@ def load_kernels() -> Path:
 
 
 def has_all_kernels() -> bool:
-    """True if the folder has every kernel, as this process would compile it."""
-    return bool(missing) or _mark(kernel_folder()).exists()
+    """True if the folder has every kernel."""
+    return bool(missing) or (kernel_folder() / ALL).exists()
 
 
 def note_all_kernels() -> None:
     """Notes for later processes that the folder now has every kernel."""
     if not missing:
-        _mark(load_kernels()).touch(mode=0o600)
-
-
-def _mark(folder: Path) -> Path:
-    """The file that says the folder is complete, named by the facts that key numba's cache.
-
-    These are its version, the interpreter, the processor, and each source's age and path.
-    """
-    facts = (
-        *(f"{each.absolute()} {each.stat().st_mtime_ns}" for each in _sources()),
-        str(sys.implementation.cache_tag),
-        str(numba.__version__),
-        str(llvm.get_host_cpu_name()),
-        str(llvm.get_host_cpu_features().flatten()),
-    )
-    own = digest("secureps-kernels-all", *(fact.encode() for fact in facts))
-    return folder / f"all-{own.hex()[:16]}"
+        (load_kernels() / ALL).touch(mode=0o600)
 
 
 def _sources() -> list[Path]:

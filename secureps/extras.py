@@ -15,7 +15,6 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
     "objects": ("fsspec", "s3fs"),
-    "dashboard": ("starlette", "uvicorn"),
     "ray": ("ray",),
     "trace": ("opentelemetry",),
 }

@@ -327,7 +327,7 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
         {
             "the cookie": "HttpOnly; Path=/; SameSite=strict",
             "content-type": "text/html; charset=utf-8",
-            "accept-ranges": "bytes",
+            "server": "secureps",
             "content-security-policy": (
                 "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
                 "connect-src 'self'; base-uri 'none'; form-action 'none'; "

@@ -39,7 +39,7 @@ def test_every_extra_brings_its_modules_and_the_base_none_of_them() -> None:
     assert set(optional) == {*EXTRAS, "all", "dev", "docs"}
     hidden = {PACKAGES.get(m, m) for modules in EXTRAS.values() for m in modules}
     assert hidden.isdisjoint(map(package, PROJECT["dependencies"]))
-    assert optional["all"] == ["secureps[torch,bfv,flower,report,dashboard]"]
+    assert optional["all"] == ["secureps[torch,bfv,flower,report]"]
     assert "secureps[all]" in optional["dev"]
 
 

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.update import BlockIntegers
+from secureps.client.update import Integers
 from secureps.crypto import envelope
-from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
+from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Piece, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import DamagedStore, InternalError, KitError
@@ -92,26 +92,17 @@ class OutboxSealer:
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
         little = values.astype("<f4", copy=False).data.cast("B")
-
-        def piece(first: int, last: int) -> Payload:
-            return little[4 * first : 4 * last]
-
-        blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
+        parts = (little[4 * first : 4 * last] for first, last in spans)
+        blocks = enumerate(iter([partial(bytes, part)]) for part in parts)
         receipt = draft_receipt(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
         return self._put(pinned, receipt, blocks)
 
     def seal(
-        self,
-        pinned: Pinned,
-        receipt: Receipt,
-        blocks: Iterable[tuple[int, BlockIntegers]],
+        self, pinned: Pinned, receipt: Receipt, blocks: Iterable[tuple[int, Integers]]
     ) -> Sealed:
         """Encrypts an update's blocks in order; KitError if holders' keys in the kit do not fit."""
-        group = receipt.id.group
-        sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
-        made = (
-            (block, sealer.pieces(block, layout.slots(block), values)) for block, values in blocks
-        )
+        sealer = self._sealer(pinned, receipt.id.group)
+        made = ((block, sealer.pieces(block, values)) for block, values in blocks)
         return self._put(pinned, receipt, made, sealer.key)
 
     def seal_again(
@@ -142,7 +133,7 @@ class OutboxSealer:
             sums = adder.zero(slots)
             adder.add(sums, self._read_sent(header), 1)
             opened = opener.open(header.block, adder.total(sums), slots)
-            return sealer.pieces(header.block, slots, lambda first, last: opened[first:last])
+            return sealer.pieces(header.block, opened)
 
         blocks = ((header.block, sealed(header)) for header in headers)
         return self._put(pinned, anew, blocks, sealer.key, committee)

@@ -2,9 +2,9 @@
 
     trained - pulled + kept -> clip -> codec -> round to a grid -> noise
 
-The update is made part by part, so that memory need not hold all of it. Under error feedback the
-client keeps what rounding and codec left out, before any noise, and adds it to its next update.
-What the clip cuts off is lost.
+Each stage overwrites the vector of the stage before. Under error feedback the client keeps what
+rounding and codec left out, before any noise, and adds it to its next update. What the clip cuts
+off is lost.
 
 The digest of all integers names the update. A name made from the seed would change when the seed is
 lost, and would not change when new code makes other integers.
@@ -18,10 +18,10 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,32 +39,21 @@ from secureps.messages.encoding import (
     payload_hasher,
     to_plain,
 )
-from secureps.messages.run import TensorSpec
-from secureps.model.layout import SCALE, GroupLayout, cast
+from secureps.model.layout import GroupLayout, cast
 from secureps.policy.plan import Plan, scale_mover
 from secureps.policy.rules.registry import declare
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
-from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
+from secureps.privacy.mechanism import PIECE, clip_in_place, clip_l2
 from secureps.roles.member.tasks import Aim, Contribute, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.checkpoint import read_metadata, read_state, write_state
 from secureps.store.spool import Spool
 
 Integers = NDArray[np.integer[Any]]
-Scalar = TypeVar("Scalar", bound=np.generic)
 
-BlockIntegers = Callable[[int, int], Integers]
-"""(first, last) -> the integers of a block's values [first, last); from any thread, once each."""
-
-_Part = tuple[BlockCode, tuple[int, int], slice]
+_Part = tuple[BlockCode, slice, slice]
 """A block: its code, the place of its values in the update, and the place of its integers."""
-
-Part = Callable[[int, int], NDArray[np.float32]]
-"""(first, last) -> the values [first, last) of a vector: a new float32 array, from any thread."""
-
-EXACT = ("float32", "float64")
-"""Dtypes that hold every float32 exactly."""
 
 
 @dataclass(frozen=True)
@@ -72,85 +61,40 @@ class Update:
     """A clipped update of a group.
 
     Args:
+        values: float32 (size,).
         largest: a bound of the magnitude of its values.
         norm: the L2 norm, without running statistics.
         uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
 
-    size: int
+    values: NDArray[np.float32]
     largest: float
     norm: float
-    part: Part
     uncut: float | None = None
 
     @classmethod
     def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
-        """Makes an update of float32 values (size,); its parts are views."""
-        return cls(values.size, largest_magnitude(values), norm, _slices(values))
-
-    def to_array(self) -> NDArray[np.float32]:
-        made = np.empty(self.size, np.float32)
-        for start in range(0, self.size, PIECE):
-            stop = min(start + PIECE, self.size)
-            made[start:stop] = self.part(start, stop)
-        return made
-
-    def copy_to_memory(self) -> Update:
-        """Copies the update into memory, so that the caller may change its parts."""
-        return dataclasses.replace(self, part=_slices(self.to_array()))
-
-    def count_beyond(self, part: slice, share: float, most: float) -> int:
-        """Counts the values of a part whose magnitude, times `share`, exceeds `most`."""
-        return sum(
-            int((np.abs(values.astype(np.float64) * share) > most).sum())
-            for values in pieces(self.part, part.start, part.stop)
-        )
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained model of a group, from which an update is made.
-
-    `published` are the group's pulled blocks, in order; `kept` is what the last update left out,
-    float32 (size,).
-    """
-
-    party: str
-    plan: Plan
-    layout: GroupLayout
-    published: Sequence[NDArray[np.float32]]
-    model: Mapping[str, Any]
-    kept: NDArray[np.float32] | None = None
-    scale: float | None = None
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+        return cls(values, largest_magnitude(values), norm)
 
 
 def difference(
     layout: GroupLayout, published: Sequence[NDArray[np.float32]], trained: Mapping[str, Any]
-) -> Part:
-    """Returns trained - published of a group, in float32; 0 for a scale.
+) -> NDArray[np.float32]:
+    """Returns trained - published of a group, float32 (size,); 0 for a scale.
 
-    A published value is first cast to its tensor's dtype, as the trainer saw it. `trained` may not
-    change while parts are made. Raises WrongShape for a missing tensor, another shape or dtype.
+    A published value is first cast to its tensor's dtype, as the trainer saw it. Raises WrongShape
+    for a missing tensor, another shape or dtype, and NotFinite as `GroupLayout.flatten`.
     """
-    tensors = list(layout.views(trained))
-    starts = [0, *itertools.accumulate(view.size for _, view in tensors)]
-    ends = [0, *itertools.accumulate(block.size for block in published)]
-
-    def part(first: int, last: int) -> NDArray[np.float32]:
-        out = np.empty(last - first, np.float32)
-        for k, start, stop in overlaps(starts, first, last):
-            spec, view = tensors[k]
-            if spec == SCALE:
-                out[start - first : stop - first] = 0
-                continue
-            for j, begin, end in overlaps(ends, start, stop):
-                now = view[begin - starts[k] : end - starts[k]]
-                before = published[j][begin - ends[j] : end - ends[j]]
-                subtract(spec, now, before, out[begin - first : end - first])
-        return out
-
-    return part
+    made = layout.flatten(trained)
+    starts = [0, *itertools.accumulate(block.size for block in published)]
+    for spec, (_, part) in zip(layout.tensors, layout.parts(), strict=True):
+        for k, first, last in overlaps(starts, part.start, part.stop):
+            before = published[k][first - starts[k] : last - starts[k]]
+            with np.errstate(over="ignore", invalid="ignore"):
+                made[first:last] -= cast(before, spec).astype(np.float32, copy=False)
+    if layout.scaled:
+        made[-1] = 0
+    return made
 
 
 def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
@@ -161,18 +105,6 @@ def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int
         if first < end:
             yield k, first, end
         first, k = end, k + 1
-
-
-def subtract(
-    spec: TensorSpec, now: NDArray[Any], before: NDArray[np.float32], out: NDArray[np.float32]
-) -> None:
-    """Sets out = now - before, of values of a tensor; `now` has the tensor's dtype."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if now.dtype == np.float32:
-            np.subtract(now, before, out=out)
-            return
-        out[:] = now
-        out -= before if spec.dtype in EXACT else cast(before, spec).astype(np.float32)
 
 
 def keep(
@@ -209,12 +141,6 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
     return None
 
 
-def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    if kept is None:
-        return delta
-    return lambda first, last: delta(first, last) + kept[first:last]
-
-
 EVENT = "UpdateCut"
 
 FAR = 1000.0
@@ -224,11 +150,11 @@ FAR = 1000.0
 def clip_update(
     plan: Plan,
     layout: GroupLayout,
-    delta: Part,
+    values: NDArray[np.float32],
     scale: float | None,
     kinds: Mapping[str, Kind],
 ) -> Update:
-    """Clips an update of a group to the plan's L2 norm, without running statistics.
+    """Clips an update of a group to the plan's L2 norm, without running statistics; in place.
 
     Statistics are in the units of a layer's inputs, and in the same norm they would leave the
     weights nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`), so no
@@ -236,52 +162,21 @@ def clip_update(
     """
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
-        joint = mover.clip_with_indicator(delta(0, layout.size), scale)
-        return Update.from_values(joint, mover.norm)
-    statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
-    largest = 0.0
-
-    def counted() -> Iterator[NDArray[np.float32]]:
-        """Yields the values without statistics, and measures all of them."""
-        nonlocal largest
-        largest = 0.0
-        for start in range(0, layout.size, PIECE):
-            values = delta(start, min(start + PIECE, layout.size))
-            largest = max(largest, largest_magnitude(values))
-            if statistics and not np.isfinite(values).all():
-                raise NotFinite("an update has a value that is not a finite float32")
-            for part in overlapping_slices(statistics, start, start + values.size):
-                values[part] = 0
-            yield values
-
-    factor, norm = clip_factor(counted, clip)
-
-    def clipped(first: int, last: int) -> NDArray[np.float32]:
-        values = delta(first, last)
-        kept = [(part, values[part].copy()) for part in overlapping_slices(statistics, first, last)]
-        shrink(values, factor)
-        for part, as_it_was in kept:
-            values[part] = as_it_was
-        return values
-
-    of_it = clipped if factor < 1 else delta
-    update = Update(
-        layout.size, largest, min(norm, clip), of_it, uncut=norm if norm > clip else None
-    )
+        return Update.from_values(mover.clip_with_indicator(values, scale), mover.norm)
+    largest = largest_magnitude(values)
+    if not math.isfinite(largest):  # also in a statistic, which the clip would not see
+        raise NotFinite("an update has a value that is not a finite float32")
+    parts = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
+    statistics = [values[part].copy() for part in parts]
+    for part in parts:
+        values[part] = 0
+    norm = clip_in_place(values, clip)
+    for part, each in zip(parts, statistics, strict=True):
+        values[part] = each
     if isinstance(mover, MovingRange) and scale is not None:
-        return _divide_by_scale(update, scale, mover.encode_length(update.norm, scale))
-    return update
-
-
-def _divide_by_scale(update: Update, scale: float, last: np.float32) -> Update:
-    def part(first: int, end: int) -> NDArray[np.float32]:
-        values = update.part(first, end)
         values /= np.float32(scale)
-        if end == update.size:
-            values[-1] = last
-        return values
-
-    return dataclasses.replace(update, part=part)
+        values[-1] = mover.encode_length(min(norm, clip), scale)
+    return Update(values, largest, min(norm, clip), uncut=norm if norm > clip else None)
 
 
 def declared_magnitude(plan: Plan, group: str, update: Update) -> int | None:
@@ -319,13 +214,15 @@ def _describe_range_cuts(
     wider = f" and range = {_round_up(whole):g}" if whole > most else ""
     count = {}
     if wider:  # by the values before the clip; the clipped values decide
-        count = {name: update.count_beyond(part, share, most) for name, part in layout.parts()}
+        for name, part in layout.parts():
+            sizes = np.abs(update.values[part] * np.float64(share))
+            count[name] = int((sizes > most).sum())
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
-        largest = share * max(map(largest_magnitude, pieces(update.part, 0, update.size)))
+        largest = share * largest_magnitude(update.values)
         after = "then " if update.uncut is not None else ""
         yield (
-            f"{after}{beyond:,} of the update's {update.size:,} values are beyond range {most:.3g}"
+            f"{after}{beyond:,} of the update's {layout.size:,} values are beyond range {most:.3g}"
             f": cut to it, {count[worst]:,} of them in {worst}"
         )
         yield f"the largest is {largest:.3g}: range = {_round_up(largest):g} {in_plan} holds it"
@@ -345,26 +242,8 @@ def _round_up(largest: float) -> float:
     return float(f"{math.ceil(largest / digit) * digit:.0e}")
 
 
-def overlapping_slices(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
-    """Yields the parts of slices that lie in [first, last), counted from `first`."""
-    for part in parts:
-        start, stop = max(part.start, first), min(part.stop, last)
-        if start < stop:
-            yield slice(start - first, stop - first)
-
-
-def pieces(part: Part, first: int, last: int) -> Iterator[NDArray[np.float32]]:
-    """Yields values [first, last) a few at a time, so that they stay in the cache."""
-    for start in range(first, last, PIECE):
-        yield part(start, min(start + PIECE, last))
-
-
 def largest_magnitude(values: NDArray[np.float32]) -> float:
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
-
-
-def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
-    return lambda first, last: values[first:last]
 
 
 # --- a training whose groups are sent in turn ------------------------------------------
@@ -426,20 +305,20 @@ class UpdateIntegers:
 
     def make(
         self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
-    ) -> tuple[bytes, list[tuple[int, BlockIntegers]]]:
+    ) -> tuple[bytes, list[tuple[int, Integers]]]:
         """Returns the digest of all integers, and each block's number and integers.
 
         Blocks come in the client's own order. Under feedback what the integers leave out replaces
-        the clipped values of `update`, which must be in memory. Values are multiplied by `share`
-        before they are rounded; it follows from `examples`, the public number that the client
-        counts by, which the digest covers. NotFinite if a value is not finite.
+        the clipped values of `update`. Values are multiplied by `share` before they are rounded; it
+        follows from `examples`, the public number that the client counts by, which the digest
+        covers. NotFinite if a value is not finite.
         """
         every = range(self.layout.blocks)
         order = in_own_order(self.client, every)
 
         def part(block: int) -> _Part:
             place, sent = self.layout.span(block), self.layout.sent_span(block)
-            return code_of(block), place, slice(*sent)
+            return code_of(block), slice(*place), slice(*sent)
 
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
@@ -449,7 +328,7 @@ class UpdateIntegers:
             made = [self._round(part(block), update, share) for block in every]
         else:
             made = self._round_and_noise(mechanism, [part(block) for block in every], update)
-        return _hash_integers(examples, made), [(block, _slices(made[block])) for block in order]
+        return _hash_integers(examples, made), [(block, made[block]) for block in order]
 
     @cached_property
     def _grid(self) -> Grid:
@@ -467,14 +346,13 @@ class UpdateIntegers:
         code, place, span = part
         grid, section = self._grid, self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)  # one stream for all blocks
-        encoded = code.encode(update.part(*place), self.transform) if section.codec else None
+        values = update.values[place]
+        encoded = code.encode(values, self.transform) if section.codec else values
         whole = np.empty(code.sent, np.min_scalar_type(grid.levels))
         for first in range(0, code.sent, PIECE):
             last = min(first + PIECE, code.sent)
             drawn = words.at(span.start + first).words(last - first)
-            at = (place[0] + first, place[0] + last)
-            values = update.part(*at) if encoded is None else encoded[first:last]
-            whole[first:last] = grid.encode(values, drawn, share)
+            whole[first:last] = grid.encode(encoded[first:last], drawn, share)
         if section.feedback:
             carried = whole.astype(np.int32) - grid.most
             self._leave_rest(update, part, carried, grid.step / share)
@@ -502,10 +380,10 @@ class UpdateIntegers:
     ) -> NDArray[np.float32]:
         """Encodes all blocks, and clips them again: rounding to float32 may make them longer."""
         if not self.plan.group(self.layout.name).codec:
-            return update.to_array()
+            return update.values
         encoded = np.empty(self.layout.sent, np.float32)
         for code, place, span in parts:
-            encoded[span] = code.encode(update.part(*place), self.transform)
+            encoded[span] = code.encode(update.values[place], self.transform)
         whole, _ = clip_l2(encoded, mechanism.clip)
         return whole
 
@@ -517,8 +395,7 @@ class UpdateIntegers:
 
     def _leave_rest(self, update: Update, part: _Part, integers: Integers, step: float) -> None:
         code, place, _ = part
-        rest = update.part(*place)
-        rest -= code.decode(integers * step, self.transform)
+        update.values[place] -= code.decode(integers * step, self.transform)
 
 
 def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:

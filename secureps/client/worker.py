@@ -77,11 +77,9 @@ from secureps.client.trainer import (
     trainable_privacy,
 )
 from secureps.client.update import (
-    BlockIntegers,
-    Trained,
+    Integers,
     Update,
     UpdateIntegers,
-    add_kept,
     clip_update,
     declared_magnitude,
     difference,
@@ -200,31 +198,8 @@ class _Draft:
     aim: Aim
     row: UpdateReleased
     receipt: Receipt
-    blocks: Sequence[tuple[int, BlockIntegers]]
+    blocks: Sequence[tuple[int, Integers]]
     rest: Callable[[], None] | None
-
-
-def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
-    """Names the group's first trained tensor that is not finite, and the steps; else empty."""
-    try:
-        layout.flatten(result.parameters)
-    except NotFinite as error:
-        loss = result.metrics.get("loss")
-        return f"{error} after {result.steps} steps" + ("" if loss is None else f", of loss {loss}")
-    return ""
-
-
-def make_update(made: Trained) -> Update:
-    """Makes the clipped update of a group; NotFinite if a value is not finite.
-
-    Under feedback the caller may change its parts.
-    """
-    plan, layout = made.plan, made.layout
-    if plan.is_sum(layout.name):
-        return make_addends(plan, layout, made.model)
-    delta = add_kept(difference(layout, made.published, made.model), made.kept)
-    update = clip_update(plan, layout, delta, made.scale, made.kinds)
-    return update.copy_to_memory() if plan.group(layout.name).feedback else update
 
 
 def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
@@ -654,13 +629,14 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._read_scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            published, name = self._pulled_blocks(blocks), self._site.name
-            kept = load_kept(name, self._outbox, aim, layout.size)
-            made = Trained(name, plan, layout, published, result.parameters, kept, scale, kinds)
             try:
-                update = make_update(made)
+                published = self._pulled_blocks(blocks)
+                update = self._make_update(aim, published, result.parameters, scale, kinds)
             except NotFinite as error:
-                raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
+                loss = result.metrics.get("loss")
+                of = "" if loss is None else f", of loss {loss}"
+                text = f"{error} after {result.steps} steps{of}: {LOOK}"
+                raise NotFinite(text) from error
             counted = self._count_publicly(aim, result.examples)
             spends = make_fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # If a trainer took other steps than are charged, epsilon would be wrong.
@@ -669,6 +645,24 @@ class ClientWorker(Worker):
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
                 )
         return self._draft(task, aim, model, update, counted)
+
+    def _make_update(
+        self,
+        aim: Aim,
+        published: Sequence[NDArray[np.float32]],
+        trained: Mapping[str, Any],
+        scale: float | None,
+        kinds: Mapping[str, Kind],
+    ) -> Update:
+        """Makes the clipped update of a group; NotFinite if a value is not finite."""
+        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
+        if plan.is_sum(aim.group):
+            return make_addends(plan, layout, trained)
+        delta = difference(layout, published, trained)
+        kept = load_kept(self._site.name, self._outbox, aim, layout.size)
+        if kept is not None:
+            delta += kept
+        return clip_update(plan, layout, delta, scale, kinds)
 
     def _draft(self, task: Pulled, aim: Aim, base: bytes, update: Update, examples: int) -> _Draft:
         """Rounds an update and adds the plan's noise, ready to be sealed if it may leave."""
@@ -695,7 +689,7 @@ class ClientWorker(Worker):
 
         def leave_rest() -> None:
             scale = self._read_scale(aim.group, pulled[aim.group][-1])
-            keep(self._outbox, aim.group, receipt.update, update.part(0, layout.size), scale)
+            keep(self._outbox, aim.group, receipt.update, update.values, scale)
 
         rest = leave_rest if plan.group(aim.group).feedback else None
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)

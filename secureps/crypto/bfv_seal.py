@@ -37,7 +37,6 @@ from secureps.crypto.bfv import (
 )
 from secureps.crypto.cipher import (
     CipherParameters,
-    Integers,
     Opener,
     Payload,
     Piece,
@@ -140,17 +139,17 @@ class BfvSealer(Sealer):
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._encryptor = sealapi.Encryptor(self._ring.context, public)
 
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+    def pieces(self, block: int, values: npt.NDArray[np.integer[Any]]) -> Iterator[Piece]:
         def encrypted(first: int) -> Payload:
-            values = integers(first, min(first + VALUES_PER_CIPHERTEXT, slots)).astype(np.int64)
-            check_values(values, self._levels)
+            own = values[first : first + VALUES_PER_CIPHERTEXT].astype(np.int64)
+            check_values(own, self._levels)
             plaintext = sealapi.Plaintext()
             ciphertext = sealapi.Ciphertext(self._ring.context)
-            self._encoder.encode(pack(values, self._base).tolist(), plaintext)  # pads with zeros
+            self._encoder.encode(pack(own, self._base).tolist(), plaintext)  # pads with zeros
             self._encryptor.encrypt(plaintext, ciphertext)
             return read_coefficients(ciphertext, 2)
 
-        return (partial(encrypted, first) for first in range(0, slots, VALUES_PER_CIPHERTEXT))
+        return (partial(encrypted, first) for first in range(0, values.size, VALUES_PER_CIPHERTEXT))
 
 
 class BfvOpener(Opener):

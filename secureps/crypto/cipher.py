@@ -216,9 +216,6 @@ class Adder(abc.ABC):
         """Reduces every entry by its modulus, in place."""
 
 
-Integers = Callable[[int, int], npt.NDArray[np.integer[Any]]]
-"""integers(first, last) returns a block's slots in [first, last), any dtype, from any thread."""
-
 Piece = Callable[[], Payload]
 """Makes a piece of a payload, once, from any thread."""
 
@@ -230,12 +227,12 @@ class Sealer(abc.ABC):
     """The key to share among a committee; None under other ciphers."""
 
     @abc.abstractmethod
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+    def pieces(self, block: int, values: npt.NDArray[np.integer[Any]]) -> Iterator[Piece]:
         """Seals a block of the place, a few elements at a time; yields its payload in order.
 
         Args:
             block: its number in the group.
-            integers: each in [0, levels]; every integer is requested once.
+            values: (slots,), each in [0, levels].
 
         Raises:
             Malformed: a value is out of range (when its piece is made).
@@ -246,8 +243,7 @@ class Sealer(abc.ABC):
         """Seals a whole block of integers (slots,); Malformed for another dtype or shape."""
         if values.dtype.kind not in "iu" or values.ndim != 1:
             raise Malformed(f"values are {values.dtype}{list(values.shape)}: not integers (slots,)")
-        made = self.pieces(block, values.size, lambda first, last: values[first:last])
-        return b"".join(piece() for piece in made)
+        return b"".join(piece() for piece in self.pieces(block, values))
 
 
 class Opener(abc.ABC):

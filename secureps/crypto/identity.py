@@ -88,7 +88,10 @@ class PublicIdentity:
         try:
             self._public.verify(signature, frame(domain, message))
         except InvalidSignature:
-            raise Unsigned(f"a signature in {domain.decode(errors='replace')} is wrong") from None
+            raise Unsigned(
+                f"a signature in {domain.decode(errors='replace')} is wrong: another key made it, "
+                "or whoever passed the bytes on altered them"
+            ) from None
 
     def __repr__(self) -> str:
         return f"PublicIdentity({self.key.hex()})"

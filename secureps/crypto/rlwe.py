@@ -54,7 +54,6 @@ from secureps.crypto import rlwe_kernels
 from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
-    Integers,
     OneTimeKey,
     Opener,
     Payload,
@@ -146,14 +145,14 @@ class RlweClear(Sealer):
         ring = self._encoding.ring
         self._key = np.zeros((len(ring.primes), 2, ring.degree), np.uint32)
 
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+    def pieces(self, block: int, values: npt.NDArray[np.integer[Any]]) -> Iterator[Piece]:
         enc = self._encoding
-        elements, together = enc.elements(slots), TOGETHER // enc.ring.degree
+        elements, together = enc.elements(values.size), TOGETHER // enc.ring.degree
 
         def sealed(first: int) -> Payload:
-            begin, count = first * enc.values, min(together, elements - first)
-            values = integers(begin, min(begin + count * enc.values, slots))
-            return self._seal_elements(block, first, count, values)
+            count = min(together, elements - first)
+            own = values[first * enc.values : (first + count) * enc.values]
+            return self._seal_elements(block, first, count, own)
 
         return (partial(sealed, first) for first in range(0, elements, together))
 
@@ -218,13 +217,13 @@ class RlweSealing(Secret, RlweClear):
         self.key = OneTimeKey(small)
         self._key = transform_key(ring, small)
 
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        _check_block(block, slots, self._slots)
+    def pieces(self, block: int, values: npt.NDArray[np.integer[Any]]) -> Iterator[Piece]:
+        _check_block(block, values.size, self._slots)
         with self._claiming:
             if block in self._sealed:  # one key stream under two plaintexts would reveal both
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
-        return super().pieces(block, slots, integers)
+        return super().pieces(block, values)
 
     def _masks(
         self, block: int, first: int, count: int

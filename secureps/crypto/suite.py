@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from secureps.crypto.cipher import (
     Adder,
     Cipher,
     CipherParameters,
-    Integers,
     OneTimeKey,
     Opener,
     Opening,
@@ -82,13 +82,13 @@ class PlainSealer(Sealer):
         self._levels = parameters.levels
         self._dtype = _wire_dtype(parameters.levels)
 
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+    def pieces(self, block: int, values: npt.NDArray[np.integer[Any]]) -> Iterator[Piece]:
         def narrowed(first: int) -> Payload:
-            values = integers(first, min(first + _PIECE, slots))
-            check_values(values, self._levels)
-            return values.astype(self._dtype).data.cast("B")
+            own = values[first : first + _PIECE]
+            check_values(own, self._levels)
+            return own.astype(self._dtype).data.cast("B")
 
-        return (partial(narrowed, first) for first in range(0, slots, _PIECE))
+        return (partial(narrowed, first) for first in range(0, values.size, _PIECE))
 
 
 class PlainOpener(Opener):

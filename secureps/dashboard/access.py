@@ -15,10 +15,11 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from secureps.crypto.identity import Identity, Role
 from secureps.dashboard import Json
@@ -31,11 +32,14 @@ from secureps.run.export import export
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import stop
-from secureps.service.metrics import refuse_host
 from secureps.service.process import act_text
+from secureps.service.web import refuse_host
 from secureps.store.act_lines import ActLine, ActLines
 from secureps.store.budget import BudgetLedger
 from secureps.wording import finite
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 TOKEN_BYTES = 32
 
@@ -62,7 +66,7 @@ class Access:
     """Lets viewers in.
 
     Args:
-        hosts: the server's names for browsers (`service.metrics`).
+        hosts: the server's names for browsers (`service.web`).
         secured: connections are mutual TLS.
         viewer: the holder of the token; None if certificates decide.
     """
@@ -86,15 +90,14 @@ class Access:
             return None
         return self._viewer
 
-    def find_objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
-        """Returns why a request is refused, or nothing; names of headers are in lower case."""
-        if why := refuse_host(hosts, target, self._hosts):
+    def find_objection(self, asked: WSGIEnvironment) -> str:
+        """Returns why a request is refused, or nothing; the entrance's link may be on any page."""
+        if (why := refuse_host(asked, self._hosts)) or asked["PATH_INFO"] == "/enter":
             return why
-        if headers.get("sec-fetch-site", OWN) not in (OWN, NOBODYS):
-            return "another site's page asks"
-        if headers.get("origin", next(iter(self._origins))) not in self._origins:
-            return "another site's page asks"
-        return ""
+        own = asked.get("HTTP_SEC_FETCH_SITE", OWN) in (OWN, NOBODYS)
+        origin = asked.get("HTTP_ORIGIN")
+        alien = origin is not None and origin not in self._origins
+        return "another site's page asks" if alien or not own else ""
 
 
 def _same(given: str, known: str) -> bool:

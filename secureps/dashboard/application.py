@@ -5,55 +5,41 @@ a party's kit. On loopback its address has a token, which lets one browser in as
 elsewhere it accepts only connections with a certificate of the kit, and each party sees its own
 pages. `sources` read status, journals, ledgers and audit logs again and again, and put `Facts` on a
 `Board`. `observation`, `operator_view` and `holder_view` make pages of facts, and `access` decides
-who may look, and does what a viewer may do. This module serves them in one thread.
+who may look, and does what a viewer may do. This module answers requests, each in its own thread.
 
 What happens to one request:
 
-    connected  `Connection` notes the certificate's name, and waits PATIENCE for a whole request
-    guarded    `Guard` refuses what no viewer's browser would send
+    connected  `service.web.Port` reads a whole request, and notes the certificate's name
+    guarded    `access` refuses what no viewer's browser would send
     admitted   `viewer` finds who asks, by certificate or by cookie; `enter` takes the token once
     answered   a file of `site`; or `pages` of what the board has now, for which a page asks every
                second
-    acted      `act` has `access.Acts` do one act, in another thread
+    acted      `act` has `access.Acts` do one act
 
 What survives a kill: nothing here, because sources read everything again. Acts are in journals or
 in signed lines, durable before the act. A new process has a new token and a new cookie.
 
 Guards. `Access.find_objection` stops another site's page, and a page whose name points at loopback
 (DNS rebinding). HEADERS keep scripts of others out, and nothing is cached. `pages` shows names only
-to viewers who may see them, and a client's own page only to that client. LONGEST, PATIENCE and OPEN
-stop strangers who would fill the memory or all connections: if there are too many, the oldest ends,
-first among those without an answer. Nothing is logged, so that strangers cannot fill the log.
+to viewers who may see them, and a client's own page only to that client. `service.web` stops
+strangers who would fill the memory, all connections or the log.
 
 Look first at `pages` for what a viewer sees, and at `sources` for a new fact.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import mimetypes
-import socket
-import ssl
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import typer
-import uvicorn
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secureps.crypto.identity import Role, tls_name
 from secureps.dashboard import Json
@@ -72,11 +58,11 @@ from secureps.dashboard.sources import (
     report_source,
     status_source,
 )
-from secureps.errors import ConfigError, KitError, OperatorError, SecurepsError
+from secureps.errors import ConfigError, KitError, SecurepsError
 from secureps.messages.run import LOOPBACK, is_on_loopback
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import METRICS, RunFolder
-from secureps.service.metrics import host_names, server_context
+from secureps.service.web import LENGTH, PARTY, Port, host_names
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
     TlsFiles,
@@ -87,6 +73,9 @@ from secureps.store.keyring import (
     load_roster,
 )
 from secureps.store.kit_files import Passphrases
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 # --- opening ---------------------------------------------------------------------
 
@@ -142,15 +131,16 @@ def dashboard(looking: Looking) -> Iterator[str]:
     if acts is not None:
         done, offered = acts.done, acts.offered
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
-    line = bind(looking.listen)
-    host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
-    hosts = (host, tls_name(name)) if secured else LOOPBACK
-    named = host_names(hosts, port, 443 if secured else 80)
-    access = Access(named, secured is not None, None if secured else viewer)
-    app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
-    with serve(app, line, secured), feed(board, sources):
-        entrance = f"/enter?token={access.token}"
-        yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
+    with Port("dashboard", looking.listen, OPEN, secured) as line:
+        host, port = looking.listen.rpartition(":")[0], line.server_port
+        hosts = (host, tls_name(name)) if secured else LOOPBACK
+        named = host_names(hosts, port, 443 if secured else 80)
+        access = Access(named, secured is not None, None if secured else viewer)
+        party = partial(_party, looking.kit)
+        line.set_app(application(board, access, party, f"secureps-{port}", acts))
+        with line.serving(), feed(board, sources):
+            entrance = f"/enter?token={access.token}"
+            yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
 
 
 @contextmanager
@@ -161,8 +151,8 @@ def show_beside(looking: Looking) -> Iterator[None]:
         yield
 
 
-def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
-    """Returns the TLS of connections; None on loopback. ConfigError if it is missing elsewhere."""
+def _secured(looking: Looking, viewer: Viewer) -> TlsFiles | None:
+    """Returns the certificates of connections, if it is not on loopback; else ConfigError."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
         raise ConfigError(
@@ -177,7 +167,7 @@ def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
             "the coordinator's kit"
         )
     ca = load_public(looking.kit).ca
-    return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases))
+    return TlsFiles(looking.kit, viewer.name, ca, passphrases=looking.passphrases)
 
 
 def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> Acts | None:
@@ -239,7 +229,10 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 # --- answers ---------------------------------------------------------------------
 
 LONGEST = 16384
-"""The most bytes of a request's headers and query, or of an incomplete request."""
+"""The most bytes of a request."""
+
+OPEN = 64
+"""The most open connections."""
 
 HEADERS = {
     "content-security-policy": (
@@ -247,6 +240,8 @@ HEADERS = {
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'"
     ),
+    "content-type": "text/plain; charset=utf-8",
+    "server": "secureps",
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -257,6 +252,14 @@ HEADERS = {
 }
 """Headers of every answer. Scripts and styles are files of this server alone."""
 
+SITE = Path(__file__).parent / "site"
+
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+"""Types of the site's files, by the ends of their names."""
+
+Answer = tuple[int, str, dict[str, str]]
+"""The status, the text and further headers of an answer."""
+
 STRANGER = "Open the address that secureps printed when it began: its token lets in once.\n"
 
 
@@ -266,7 +269,7 @@ def application(
     party: Callable[[str], Viewer | None],
     cookie: str,
     acts: Acts | None = None,
-) -> ASGIApp:
+) -> WSGIApplication:
     """Builds the application.
 
     Args:
@@ -274,200 +277,65 @@ def application(
         cookie: its name, by which browsers tell servers of one host apart.
         acts: that viewers may do, if any.
     """
+    site = {f"/{each.name}": each for each in SITE.iterdir()}
+    site["/"] = site["/index.html"]
 
-    def viewer(request: Request) -> Viewer | None:
-        name = request.scope.get("state", {}).get("party")
-        if isinstance(name, str):
+    def viewer(asked: WSGIEnvironment) -> Viewer | None:
+        if name := asked.get(PARTY):
             return party(name)
-        return access.find_viewer(request.cookies.get(cookie))
+        given = (each.strip().partition("=") for each in asked.get("HTTP_COOKIE", "").split(";"))
+        return access.find_viewer({name: value for name, _, value in given}.get(cookie))
 
-    async def enter(request: Request) -> Response:
-        if request.method == "HEAD":  # a link preview must not use the token up
-            return PlainTextResponse(STRANGER, 401)
-        session = access.enter(request.query_params.get("token", ""))
-        if session is None and viewer(request) is None:
-            return PlainTextResponse(STRANGER, 401)
-        answer = RedirectResponse("/", 303)
-        if session is not None:
-            answer.set_cookie(cookie, session, httponly=True, samesite="strict")
-        return answer
+    def enter(asked: WSGIEnvironment, token: str) -> Answer:
+        if asked["REQUEST_METHOD"] == "HEAD":  # a link preview must not use the token up
+            return 401, STRANGER, {}
+        session = access.enter(token)
+        if session is None and viewer(asked) is None:
+            return 401, STRANGER, {}
+        kept = f"{cookie}={session}; HttpOnly; Path=/; SameSite=strict"
+        return 303, "", {"location": "/", **({} if session is None else {"set-cookie": kept})}
 
-    async def news(request: Request) -> Response:
-        who = viewer(request)
-        if who is None:
-            return PlainTextResponse(STRANGER, 401)
-        return Response(pages(board.facts, who), media_type="application/json")
-
-    async def act(request: Request) -> Response:
-        who = viewer(request)
-        if who is None:
-            return PlainTextResponse(STRANGER, 401)
-        if acts is None or not acts.may(who) or "origin" not in request.headers:
-            return PlainTextResponse("this is not yours to do\n", 403)
+    def act(who: Viewer, what: str, of: Mapping[str, str], origin: str) -> Answer:
+        if acts is None or not acts.may(who) or not origin:
+            return 403, "this is not yours to do\n", {}
         try:
             try:
-                of = dict(request.query_params)
-                text = await asyncio.to_thread(acts.do, request.path_params["what"], of)
+                return 200, acts.do(what, of), {}
             finally:
                 done = acts.done
                 board.put(lambda facts: replace(facts, acts=done))
         except SecurepsError as error:
-            return PlainTextResponse(f"{error}\n", 409)
-        return PlainTextResponse(text)
+            return 409, f"{error}\n", {}
 
-    mimetypes.add_type("text/javascript", ".js")  # the registry of Windows may say otherwise
-    site = StaticFiles(packages=[("secureps.dashboard", "site")], html=True)
+    def answer(asked: WSGIEnvironment) -> Answer:
+        path, method = asked["PATH_INFO"], asked["REQUEST_METHOD"]
+        given = dict(parse_qsl(asked["QUERY_STRING"]))
+        if asked[LENGTH] > LONGEST:
+            return 431, "this is longer than any page asks\n", {}
+        if why := access.find_objection(asked):
+            return 403, f"{why}\n", {}
+        looks = method in ("GET", "HEAD")
+        if path == "/enter" and looks:
+            return enter(asked, given.get("token", ""))
+        if (who := viewer(asked)) is None:
+            return 401, STRANGER, {}
+        if path.startswith("/act/") and method == "POST":
+            return act(who, path.removeprefix("/act/"), given, asked.get("HTTP_ORIGIN", ""))
+        if not looks:
+            return 405, "nothing can be sent here\n", {}
+        if path == "/news":
+            return 200, pages(board.facts, who), {"content-type": "application/json"}
+        if (file := site.get(path)) is None:
+            return 404, "nothing is here\n", {}
+        return 200, file.read_text(), {"content-type": f"{KINDS[file.suffix[1:]]}; charset=utf-8"}
 
-    async def file(scope: Scope, receive: Receive, send: Send) -> None:
-        known = viewer(Request(scope)) is not None
-        await (site if known else PlainTextResponse(STRANGER, 401))(scope, receive, send)
+    def respond(asked: WSGIEnvironment, begin: StartResponse) -> list[bytes]:
+        number, text, own = answer(asked)
+        status = HTTPStatus(number)
+        begin(f"{status.value} {status.phrase}", [*(HEADERS | own).items()])
+        return [] if asked["REQUEST_METHOD"] == "HEAD" else [text.encode()]
 
-    routes = [
-        Route("/enter", enter, methods=["GET"]),
-        Route("/news", news, methods=["GET"]),
-        Route("/act/{what}", act, methods=["POST"]),
-        Mount("/", file),
-    ]
-    return Guard(Starlette(routes=routes), access)
-
-
-class Guard:
-    """Refuses requests that no viewer's browser would send, before other code reads them."""
-
-    def __init__(self, inner: ASGIApp, access: Access) -> None:
-        self._inner = inner
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-
-        async def told(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *own]}
-            await send(message)
-
-        headers = Headers(scope=scope)
-        long = sum(
-            map(len, (scope["query_string"], *(part for each in headers.raw for part in each)))
-        )
-        if long > LONGEST:
-            await PlainTextResponse("this is longer than any page asks\n", 431)(
-                scope, receive, told
-            )
-            return
-        entrance = scope["path"] == "/enter"  # its link may have been clicked on any page
-        why = self._access.find_objection(
-            {name: value for name, value in headers.items() if not (entrance and name in _SITE)},
-            headers.getlist("host"),
-            scope["path"],
-        )
-        if why:
-            await PlainTextResponse(f"{why}\n", 403)(scope, receive, told)
-            return
-        await self._inner(scope, receive, told)
-
-
-_SITE = ("sec-fetch-site", "origin")
-
-
-# --- connections -----------------------------------------------------------------
-
-PATIENCE = 10.0
-"""Seconds in which a request must be complete."""
-OPEN = 64
-"""The most open connections."""
-GRACE = 1
-"""Seconds for answers to finish when the server ends."""
-
-
-class Connection(H11Protocol):
-    """One connection; a client that is slower than PATIENCE loses it."""
-
-    since = 0.0
-    deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Notes its certificate's name, and ends another connection if there are too many."""
-        super().connection_made(cast(asyncio.Transport, transport))
-        self.since = self.loop.time()
-        certificate = transport.get_extra_info("peercert")
-        if certificate:
-            self.app_state = {**self.app_state, "party": _common_name(certificate)}
-        others = {each for each in self.connections if isinstance(each, Connection)} - {self}
-        if len(others) >= OPEN:  # strangers get short answers: a long one goes to a viewer
-            min(others, key=lambda each: (each.answering, each.since)).transport.abort()
-        self._expect()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._expect()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-        super().connection_lost(exc)
-
-    @property
-    def answering(self) -> bool:
-        """True if an answer is under way, which an act may take long to give."""
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _expect(self) -> None:
-        if self.answering or self.transport.is_closing():
-            self._forget()
-        elif self.deadline is None:
-            self.deadline = self.loop.call_later(PATIENCE, self.transport.abort)
-
-    def _forget(self) -> None:
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
-
-
-def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]) -> str:
-    parts = (part for each in certificate.get("subject", ()) for part in each)
-    return next((value for name, value in parts if name == "commonName"), "")
-
-
-def bind(listen: str) -> socket.socket:
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, int(port)), family=family)
-    except OSError as error:
-        raise OperatorError(f"dashboard: cannot listen on {listen}: {error}") from None
-
-
-@contextmanager
-def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
-    logging.getLogger("uvicorn.error").disabled = True  # else strangers could fill the log
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # they would let a caller claim another address
-        server_header=False,
-        date_header=False,
-        h11_max_incomplete_event_size=LONGEST,
-        timeout_graceful_shutdown=GRACE,
-    )
-    config.load()
-    config.ssl = secured
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([line],), name="dashboard", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        thread.join()
-        line.close()
+    return respond
 
 
 # --- pages -----------------------------------------------------------------------

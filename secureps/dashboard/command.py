@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secureps.errors import ConfigError
-from secureps.extras import from_extras
 from secureps.run.options import AskingKit, Insecure, MaybeRun, PassphraseFd, Server
 from secureps.run.status import find
 from secureps.service.shutdown import Shutdown
@@ -60,10 +59,9 @@ def dashboard(
     """An operator sees for whom a run waits, and its six steps; a privacy officer the
     plan explained, what was spent, opened and refused; a client (--name) its own
     epsilon, what left its machine, and who could open that. Give RUN, or --kit and
-    what to look at: --server, --state or --log. It needs secureps\\[dashboard].
+    what to look at: --server, --state or --log.
     """
-    with from_extras():
-        from secureps.dashboard.application import Looking, show_beside
+    from secureps.dashboard.application import Looking, show_beside
 
     asks = run is not None or server is not None
     target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
@@ -80,9 +78,8 @@ def dashboard(
 
 
 def show_run() -> Callable[[Path], AbstractContextManager[None]]:
-    """Returns what shows a run of `up`, by its folder; ConfigError without the extra."""
-    with from_extras():
-        from secureps.dashboard.application import Looking, show_beside
+    """Returns what shows a run of `up`, by its folder."""
+    from secureps.dashboard.application import Looking, show_beside
 
     def shown(run: Path) -> AbstractContextManager[None]:
         target = find(run, None, None, None)
@@ -94,8 +91,8 @@ def show_run() -> Callable[[Path], AbstractContextManager[None]]:
 def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]:
     if not shown:
         return nullcontext()
-    with from_extras():
-        from secureps.dashboard.application import Looking, show_beside
+    from secureps.dashboard.application import Looking, show_beside
+
     own = Looking(
         joining.kit,
         joining.name,

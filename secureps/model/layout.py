@@ -7,7 +7,7 @@ compare its digest.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -182,21 +182,12 @@ class GroupLayout:
         found = [n for part in values for n in part.shape]
         if len(found) != len(values) or sum(found) != self.size:
             raise WrongShape(f"group {self.name!r} has {self.size} values, not shape {found}")
+        flat = np.concatenate(values)
         tensors: dict[str, NDArray[Any]] = {}
-        rest, start = deque(values), 0
-        for spec in self.tensors:
-            shape = _shape(spec, self.rows)
-            flat, filled = np.empty(math.prod(shape), spec.dtype), 0
-            while filled < flat.size:
-                part = rest[0][start : start + min(flat.size - filled, _PIECE)]
-                _demand_finite(part, spec.name)
-                flat[filled : filled + part.size] = cast(part, spec)
-                filled, start = filled + part.size, start + part.size
-                if start == rest[0].size:
-                    rest.popleft()
-                    start = 0
+        for spec, (name, part) in zip(self.tensors, self.parts(), strict=True):
+            _demand_finite(flat[part], name)
             if spec != SCALE:
-                tensors[spec.name] = flat.reshape(shape)
+                tensors[name] = cast(flat[part], spec).reshape(_shape(spec, self.rows))
         return tensors
 
 

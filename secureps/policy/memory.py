@@ -206,13 +206,13 @@ def _longest(
 def sealing_memory(plan: Plan, group: GroupLayout) -> int:
     """Predicts a client's peak memory, in bytes, while it makes an update of a group.
 
-    It covers the pulled and the trained values, float32; with feedback, the rest of earlier updates
-    and of this one; the integers, in as few bytes as their grid needs, with their noise under
+    It covers the pulled and the trained values and the update, float32; with feedback, the rest of
+    earlier updates; the integers, in as few bytes as their grid needs, with their noise under
     client-level privacy; and the codec's work on one block. It does not cover the program, the
     script's training, or ciphertexts, which leave memory piece by piece.
     """
     section, chain = plan.group(group.name), plan.chain(group.name)
-    held = FLOAT_BYTES * group.size * (4 if section.feedback else 2)
+    held = FLOAT_BYTES * group.size * (4 if section.feedback else 3)
     drawn = PLACE_BYTES if chain.one_in > 1 else 0
     if plan.mechanism(group.name, group.sent) is not None:
         return held + group.sent * (NOISED_BYTES + drawn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -44,37 +44,24 @@ def clip_l2(
     """
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
-    flat = single.reshape(-1)
-    pieces = [flat[start : start + PIECE] for start in range(0, flat.size, PIECE)]
-    factor, norm = clip_factor(lambda: pieces, bound)
-    for piece in pieces if factor < 1 else ():
-        shrink(piece, factor)
-    return single, norm
+    return single, clip_in_place(single.reshape(-1), bound)
 
 
-def clip_factor(
-    pieces: Callable[[], Iterable[NDArray[np.float32]]], bound: float
-) -> tuple[float, float]:
-    """Computes the factor by which `clip_l2` multiplies an update, and the update's norm.
-
-    The factor, for `shrink`, is 1.0 if the norm is within the bound. `pieces` returns pieces of
-    PIECE values, of which the last may have fewer; it is called a second time if the norm is too
-    close to the bound to decide. Raises NotFinite as `clip_l2`.
-    """
-
-    found = math.fsum(float(np.sum(np.square(each, dtype=np.float64))) for each in pieces())
+def clip_in_place(values: NDArray[np.float32], bound: float) -> float:
+    """Clips a vector in place as `clip_l2`, which returns copies; returns the norm before that."""
+    pieces = [values[start : start + PIECE] for start in range(0, values.size, PIECE)]
+    found = math.fsum(float(np.sum(np.square(each, dtype=np.float64))) for each in pieces)
     if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
     norm = math.sqrt(found)
     if abs(norm - bound) <= _SLACK * bound:  # too close to decide: add up exactly
-        squares = (np.square(each, dtype=np.float64).tolist() for each in pieces())
+        squares = (np.square(each, dtype=np.float64).tolist() for each in pieces)
         norm = math.sqrt(math.fsum(itertools.chain.from_iterable(squares)))
-    return (1.0 if norm <= bound else bound / norm * (1.0 - _SLACK)), norm
-
-
-def shrink(piece: NDArray[np.float32], factor: float) -> None:
-    """Multiplies values in place, in float64, and rounds them towards zero to float32."""
-    scaled = np.multiply(piece, factor, dtype=np.float64)
-    piece[:] = scaled
-    # Rounding to nearest may push the norm above the bound again; towards zero cannot.
-    piece.view(np.int32)[:] -= np.abs(piece) > np.abs(scaled)
+    if norm <= bound:
+        return norm
+    for piece in pieces:
+        scaled = np.multiply(piece, bound / norm * (1.0 - _SLACK), dtype=np.float64)
+        piece[:] = scaled
+        # Rounding to nearest may push the norm above the bound again; towards zero cannot.
+        piece.view(np.int32)[:] -= np.abs(piece) > np.abs(scaled)
+    return norm

@@ -7,21 +7,15 @@ seconds. A machine belongs to its loop's thread, so a scrape reads what the loop
 
 from __future__ import annotations
 
-import io
 import math
-import os
 import re
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from socketserver import ThreadingMixIn
-from typing import IO, TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -34,7 +28,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from secureps.errors import ConfigError, OperatorError, SecurepsError
+from secureps.errors import ConfigError, SecurepsError
 from secureps.messages.charge import Fact
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import LOOPBACK, STANDBY, Task, is_on_loopback
@@ -46,10 +40,10 @@ from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Machine, Record, TaskResult
 from secureps.roles.shard.shard import Shard
 from secureps.service.environment import Meter
+from secureps.service.web import Port, host_names, refuse_host
 from secureps.store.atomic_file import replace_text
 from secureps.store.keyring import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
-from secureps.wording import named
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -59,9 +53,6 @@ WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 ASKING = 16
 """The most open connections to the port."""
-PATIENCE = 10.0
-"""Seconds of silence after which a handshake, a request or a reader loses its connection."""
-
 IN, OUT = "in", "out"
 
 
@@ -302,9 +293,6 @@ def serve_metrics(
 ) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    On loopback it speaks HTTP, and only under a name of this machine. Elsewhere it speaks HTTPS,
-    TLS 1.3, with callers that have a certificate of the kit's CA.
-
     Raises:
         ConfigError: `listen` is not HOST:PORT, or not on loopback and without `tls`.
         OperatorError: it cannot listen there.
@@ -317,136 +305,26 @@ def serve_metrics(
     elif tls is None:
         raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")
     app = make_wsgi_app(metrics.registry)
-    try:
-        server = make_server(host.strip("[]"), int(port), app, _Port, _Asked)
-    except OSError as error:
-        raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
-    with server:
-        if tls is not None:
-            server.secured = _Secured(tls)
-        else:
-            server.set_app(_guard(app, host_names(LOOPBACK, server.server_port)))
-        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-        thread.start()
-        try:
+    with Port("metrics", listen, ASKING, tls) as server:
+        if tls is None:
+            app = _guard(app, host_names(LOOPBACK, server.server_port))
+        server.set_app(app)
+        with server.serving():
             address = f"{host}:{server.server_port}"
             replace_text(state / "metrics-address", f"{address}\n", 0o600)
             yield address
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
     """Refuses requests that do not name this server (DNS rebinding, see `refuse_host`)."""
 
     def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
-        host = environ.get("HTTP_HOST")  # several headers are joined by commas
-        if why := refuse_host([] if host is None else [host], environ["PATH_INFO"], names):
+        if why := refuse_host(environ, names):
             begin("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{why}\n".encode()]
         return app(environ, begin)
 
     return answer
-
-
-class _Asked(WSGIRequestHandler):
-    """One request; a caller that is slower than PATIENCE loses its connection."""
-
-    timeout = PATIENCE
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing."""
-
-    def get_stderr(self) -> IO[str]:
-        """Discards errors, because callers may leave in the middle of an answer."""
-        return io.StringIO()
-
-
-class _Port(ThreadingMixIn, WSGIServer):
-    """A server with one thread per connection; beyond ASKING the oldest connection is closed.
-
-    The TLS handshake runs on the connection's thread, so that a slow caller delays no other.
-    """
-
-    daemon_threads = True
-    request_queue_size = 128
-    block_on_close = False  # its threads end after PATIENCE
-    secured: Callable[[socket.socket], ssl.SSLSocket] | None = None
-
-    def __init__(self, address: tuple[str, int], handler: type[_Asked]) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[Any, socket.socket] = {}
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family = found[0][0]
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(PATIENCE)
-        line = request if self.secured is None else self.secured(request)
-        with self._lock:
-            if len(self._open) >= ASKING:
-                oldest = self._open.pop(next(iter(self._open)))
-                with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
-            self._open[client_address] = line
-        super().process_request(line, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            if isinstance(request, ssl.SSLSocket):
-                request.do_handshake()
-            super().process_request_thread(request, client_address)
-        except OSError:  # the caller speaks no TLS, has no certificate of the kit, or is gone
-            self.shutdown_request(request)
-        finally:
-            with self._lock:
-                self._open.pop(client_address, None)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Does nothing: a caller's errors fill no log."""
-
-
-class _Secured:
-    """Wraps connections in TLS with the newest certificate; used on the accepting thread."""
-
-    def __init__(self, tls: TlsFiles) -> None:
-        self._tls = tls
-        self._used, self._context = tls(), server_context(tls)
-
-    def __call__(self, line: socket.socket) -> ssl.SSLSocket:
-        if (now := self._tls()) is not self._used:
-            with suppress(OSError):  # a file is just being changed: the next connection reads it
-                self._used, self._context = now, server_context(self._tls)
-        return self._context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
-
-
-def server_context(tls: TlsFiles) -> ssl.SSLContext:
-    """Makes a context for mutual TLS 1.3 by Python's `ssl`, with the newest certificate."""
-    authority, certificate, _ = tls.paths
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(authority)
-    with _key_file(tls) as key:
-        context.load_cert_chain(certificate, key)
-    return context
-
-
-@contextmanager
-def _key_file(tls: TlsFiles) -> Iterator[str]:
-    """Yields the path of a pipe with the private key.
-
-    `ssl` reads keys from files only, and the key on disk may be under a passphrase. A pipe's buffer
-    is longer than a key.
-    """
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, tls().key)
-        os.close(writing)
-        yield f"/dev/fd/{reading}"
-    finally:
-        os.close(reading)
 
 
 def spooled_bytes(spool: Path) -> int:
@@ -455,28 +333,3 @@ def spooled_bytes(spool: Path) -> int:
         with suppress(FileNotFoundError):
             total += path.stat().st_size
     return total
-
-
-def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[str]:
-    """Lists allowed Host headers: HOST:PORT, and also HOST if the port is the default."""
-    ends = ("", f":{port}") if port == default else (f":{port}",)
-    return frozenset(f"{host}{end}".lower() for host in hosts for end in ends)
-
-
-def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
-    """Says why a request is not for the server of these names; empty if it is.
-
-    A web page in the operator's browser may point its own name at 127.0.0.1 and read the answers
-    (DNS rebinding). Its requests carry the page's name, so a server on loopback refuses all names
-    but its own.
-
-    Args:
-        headers: the values of all Host headers.
-        target: the path, or a whole URL, whose host is checked too.
-    """
-    asked = list(headers)
-    if not target.startswith("/"):
-        asked.append(target.partition("://")[2].partition("/")[0])
-    if len(headers) == 1 and names.issuperset(host.lower() for host in asked):
-        return ""
-    return f"this server answers to {named(sorted(names))}, and the request names another host"

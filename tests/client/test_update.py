@@ -1,7 +1,6 @@
-"""An update in parts is the update, and no part of it is longer than the clip allows."""
+"""An update is the difference of two models, and no longer than the clip allows."""
 
 import dataclasses
-import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from numpy.typing import NDArray
 
 from secureps.client.update import (
     Update,
-    add_kept,
     clip_update,
     difference,
     keep,
     load_kept,
-    pieces,
     tell_cuts,
 )
 from secureps.errors import NotFinite, WrongShape
@@ -28,7 +25,7 @@ from secureps.privacy.mechanism import PIECE, clip_l2
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.roles_kit import make_plan
-from tests.kits.sealed_blocks import made_of, parts_of
+from tests.kits.sealed_blocks import made_of
 
 SIZE = 3 * PIECE + 5
 SPECS = (TensorSpec("mean", (PIECE,), "float32"), TensorSpec("weight", (SIZE - PIECE,), "float32"))
@@ -40,35 +37,21 @@ def clipped(clip: float, kinds: dict[str, Kind], values: NDArray[np.float32] = V
     group = {"clip": clip, "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan(block_size=1 << 16, group=[group])
     layout = plan.layout(Schema(SPECS)).group("all")
-    return clip_update(plan, layout, parts_of(values), None, kinds)
+    return clip_update(plan, layout, values.copy(), None, kinds)
 
 
 @pytest.mark.parametrize("clip", [1.0, 1e4])
-def test_parts_have_the_bits_of_the_whole_that_is_clipped(clip: float) -> None:
-    """Wherever they begin: sealing asks for other parts than the norm was summed by."""
+def test_an_update_has_the_bits_of_the_whole_that_is_clipped(clip: float) -> None:
     whole, norm = clip_l2(VALUES, clip)
     update = clipped(clip, {})
-    assert update.norm == min(norm, clip)
-    assert np.array_equal(update.to_array(), whole)
-    at = PIECE - 3
-    assert np.array_equal(update.part(at, at + PIECE), whole[at : at + PIECE])
-    assert sum(len(piece) for piece in pieces(update.part, 1, SIZE)) == SIZE - 1
+    assert (update.largest, update.norm) == (np.abs(VALUES).max(), min(norm, clip))
+    assert np.array_equal(update.values, whole)
 
 
-def test_statistics_keep_their_values_in_whatever_part_they_lie() -> None:
+def test_statistics_keep_their_values() -> None:
     update = clipped(1.0, MEAN)
-    rest, _ = clip_l2(VALUES[PIECE:], 1.0)
-    assert np.array_equal(update.part(0, PIECE), VALUES[:PIECE])
-    assert np.array_equal(update.part(PIECE - 9, SIZE), [*VALUES[PIECE - 9 : PIECE], *rest])
-
-
-def test_who_holds_it_may_change_it() -> None:
-    update = clipped(1.0, {})
-    held = update.copy_to_memory()
-    held.part(5, 9)[:] = 7
-    assert held.part(4, 10)[1:-1].tolist() == [7.0] * 4
-    assert (held.largest, held.norm) == (np.abs(VALUES).max(), update.norm)
-    assert update.part(5, 9).max() < 1
+    rest, _ = clip_l2(np.concatenate([np.zeros(PIECE, np.float32), VALUES[PIECE:]]), 1.0)
+    assert np.array_equal(update.values, [*VALUES[:PIECE], *rest[PIECE:]])
 
 
 @pytest.mark.parametrize("kinds", [{}, MEAN], ids=["all", "statistics"])
@@ -89,18 +72,16 @@ NAME = bytes(range(16))
 AIM = Aim("all", 3, 4, carried=NAME)
 
 
-def test_what_was_kept_is_added_bit_for_bit(tmp_path: Path) -> None:
+def test_what_was_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
     rest = np.array([0.1, -2.0, 1e-45, 3e38], np.float32)
     keep(DiskSpool(tmp_path), "all", NAME, rest)
-    delta = np.array([1.0, 1.0, 0.0, 0.0], np.float32)
-    both = add_kept(parts_of(delta), load_kept("c0", DiskSpool(tmp_path), AIM, 4))
-    assert np.array_equal(np.concatenate([both(0, 1), both(1, 4)]), delta + rest)
+    kept = load_kept("c0", DiskSpool(tmp_path), AIM, 4)
+    assert kept is not None
+    assert kept.tobytes() == rest.tobytes()
 
 
 def test_before_any_update_was_included_there_is_nothing_to_add() -> None:
-    delta = parts_of(np.ones(4, np.float32))
-    kept = load_kept("c0", MemorySpool(), Aim("all", 0, 0), 4)
-    assert add_kept(delta, kept) is delta
+    assert load_kept("c0", MemorySpool(), Aim("all", 0, 0), 4) is None
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "flipped", "longer"])
@@ -149,39 +130,28 @@ def published(group: GroupLayout, values: NDArray[np.float32]) -> list[NDArray[n
     return [values[slice(*group.span(block))] for block in range(group.blocks)]
 
 
-@pytest.mark.parametrize("cut", [1, 7, 16, 1000])
-def test_a_difference_in_parts_is_that_of_the_flattened_models(cut: int) -> None:
-    """Wherever parts begin and end, beside whatever borders of tensors and blocks."""
-    before, trained = GROUP.unflatten(GROUP.flatten(mixed_model(1))), mixed_model(2)
-    blocks = published(GROUP, GROUP.flatten(before))
-    part = difference(GROUP, blocks, trained)
-    cuts = [*range(0, GROUP.size, cut), GROUP.size]
-    made = np.concatenate([part(first, last) for first, last in itertools.pairwise(cuts)])
+@pytest.mark.parametrize("block", [1, 7, 16, 1000])
+def test_a_difference_is_that_of_the_flattened_models(block: int) -> None:
+    """Beside whatever borders of tensors and blocks; neither model changes."""
+    group = dataclasses.replace(GROUP, block_values=block)
+    before, trained = group.unflatten(group.flatten(mixed_model(1))), mixed_model(2)
+    made = difference(group, published(group, group.flatten(before)), trained)
     assert made.dtype == np.float32
-    assert np.array_equal(made, GROUP.flatten(trained) - GROUP.flatten(before))
+    assert np.array_equal(made, group.flatten(mixed_model(2)) - group.flatten(before))
+    made[:] = 7
+    assert np.array_equal(group.flatten(trained), group.flatten(mixed_model(2)))
 
 
 def test_what_a_tensor_cannot_hold_of_a_published_value_is_no_difference() -> None:
     """A trainer that leaves a count of 2.4, which it saw as 2, has not changed it."""
     values = GROUP.flatten(mixed_model(1)) + np.float32(0.4)
-    part = difference(GROUP, published(GROUP, values), GROUP.unflatten(values))
-    assert not part(0, GROUP.size).any()
+    assert not difference(GROUP, published(GROUP, values), GROUP.unflatten(values)).any()
 
 
 def test_a_scale_is_not_trained() -> None:
     group = GroupLayout("all", (TensorSpec("w", (2,), "float32"), SCALE), 3, 3)
-    part = difference(group, [np.array([1, 2, 0.5], np.float32)], {"w": np.ones(2, np.float32)})
-    assert part(0, 3).tolist() == [0, -1, 0]
-
-
-def test_parts_are_the_callers_own() -> None:
-    """Who changes one, changes neither the next part nor the models."""
-    trained, blocks = mixed_model(2), published(GROUP, GROUP.flatten(mixed_model(1)))
-    part = difference(GROUP, blocks, trained)
-    first = part(0, GROUP.size)
-    kept = first.copy()
-    first[:] = 7
-    assert np.array_equal(part(0, GROUP.size), kept)
+    blocks = [np.array([1, 2, 0.5], np.float32)]
+    assert difference(group, blocks, {"w": np.ones(2, np.float32)}).tolist() == [0, -1, 0]
 
 
 def test_another_model_is_refused() -> None:
@@ -215,9 +185,9 @@ def test_an_update_that_passes_whole_is_not_told(
 ) -> None:
     """Up to the very length of the clip, however long its running statistics are."""
     caplog.set_level(logging.DEBUG, logger="secureps")
-    passed = clip_update(CUT_PLAN, group(), parts_of(values(*delta)), None, CUT_KINDS)
+    passed = clip_update(CUT_PLAN, group(), values(*delta), None, CUT_KINDS)
     tell_cuts("c0", "", group(), passed, 1.0, max(map(abs, delta)))
-    assert passed.to_array().tolist() == list(delta)
+    assert passed.values.tolist() == list(delta)
     assert caplog.messages == []
 
 
@@ -243,11 +213,11 @@ def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
 ) -> None:
     """A range that holds the clipped update holds less than the range beside a longer clip."""
     caplog.set_level(logging.DEBUG, logger="secureps")
-    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    cut = clip_update(CUT_PLAN, group(), values(0, 0, 6, 8), None, CUT_KINDS)
     tell_cuts("c0", "", group(), cut, 1.0, most)
     assert caplog.messages == [told]
     wide = make_plan(group=[{"clip": 10.0, "range": 8.0, "rule": {"quorum": 3, "minimum": 2}}])
-    whole = clip_update(wide, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
+    whole = clip_update(wide, group(), values(0, 0, 6, 8), None, CUT_KINDS)
     tell_cuts("c0", "", group(), whole, 1.0, 8.0)
     assert caplog.messages == [told], "the plan that the line names cuts nothing"
 
@@ -257,7 +227,7 @@ def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
 ) -> None:
     """Ids taken for inputs make updates of 1e12; the bits of so wide a grid say nothing."""
     caplog.set_level(logging.DEBUG, logger="secureps")
-    cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6e11, 8e11)), None, CUT_KINDS)
+    cut = clip_update(CUT_PLAN, group(), values(0, 0, 6e11, 8e11), None, CUT_KINDS)
     tell_cuts("c0", "", group(), cut, 1.0, 2.0)
     (told,) = caplog.messages
     assert "clip =" not in told

@@ -53,7 +53,7 @@ from tests.kits.roles_kit import (
     make_plan,
     make_run,
 )
-from tests.kits.sealed_blocks import cut, drawn, made_of, parts_of, released
+from tests.kits.sealed_blocks import cut, drawn, made_of, released
 from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
     bias: dict[str, Kind] = {"bias": "statistics"}
     for kinds, wanted in (({}, LARGEST), (bias, LARGEST - 2 * 3)):
-        clipped = clip_update(plan, layout, parts_of(update), None, kinds)
+        clipped = clip_update(plan, layout, np.array(update), None, kinds)
         assert declared_magnitude(plan, "all", clipped) == wanted
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.update import Trained, Update, difference
-from secureps.client.worker import ClientWorker, make_update
+from secureps.client.update import Update, difference
+from secureps.client.worker import ClientWorker
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
@@ -275,15 +275,16 @@ def test_a_mean_is_in_the_units_of_the_model(
     wanted = group(clip=10.0, optimizer=optimizer, bits=24)
     plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
     simulation = small_federation(plan, tmp_path)
-    keep = make_update
+    keep = ClientWorker._make_update
 
-    def kept(made: Trained) -> Update:
-        delta = difference(made.layout, made.published, made.model)
-        sent[made.party, round(math.log(made.scale or 0) * -2)] = delta(0, made.layout.size)
-        return keep(made)
+    def kept(self: ClientWorker, aim: Aim, *made: Any) -> Update:
+        published, trained, scale, _ = made
+        at = self._site.name, round(math.log(scale) * -2)
+        sent[at] = difference(self._layout().group(aim.group), published, trained)
+        return keep(self, aim, *made)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.make_update", kept)
+        patch.setattr(ClientWorker, "_make_update", kept)
         models = []
         for version in range(4):
             simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
@@ -312,16 +313,16 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(
         versions=1,
     )
     updates: dict[str, NDArray[np.float32]] = {}
-    keep = make_update
+    keep = ClientWorker._make_update
 
-    def kept(made: Trained) -> Update:
-        delta = difference(made.layout, made.published, made.model)
-        updates[made.party] = delta(0, made.layout.size - 1)
-        return keep(made)
+    def kept(self: ClientWorker, aim: Aim, *made: Any) -> Update:
+        delta = difference(self._layout().group(aim.group), *made[:2])
+        updates[self._site.name] = delta[:-1]
+        return keep(self, aim, *made)
 
     simulation = small_federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.make_update", kept)
+        patch.setattr(ClientWorker, "_make_update", kept)
         simulation.run(lambda: simulation.versions() == {"all": 0})
         before = simulation.model()
         simulation.run()

@@ -15,7 +15,7 @@ from secureps.client.script import Script
 from secureps.client.sealing import OutboxSealer
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig
-from secureps.client.update import BlockIntegers
+from secureps.client.update import Integers
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
@@ -72,7 +72,7 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         self: OutboxSealer,
         pinned: Pinned,
         receipt: Receipt,
-        blocks: Iterable[tuple[int, BlockIntegers]],
+        blocks: Iterable[tuple[int, Integers]],
     ) -> Sealed:
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)

@@ -244,14 +244,15 @@ def _apps(folder: Path) -> list[Target]:
     )
     tensors = folder / "channel.safetensors"
     write_state(tensors, {"00000000 a": np.arange(4, dtype=np.float32)}, {})
-    frames = tuple(
-        len(text).to_bytes(8, "big") + len(data).to_bytes(8, "big") + text + data
+    said = [
+        len(text).to_bytes(8, "big") + text + data
         for text in records
         for data in (b"", tensors.read_bytes())
-    )
+    ]
+    frames = tuple(len(each).to_bytes(4, "big") + each for each in said)
     model = FlowerModel({"w": np.zeros((2, 3), np.float32), "n": np.zeros((), np.int64)}, False)
     form = ModelForm(model).to_json().encode()
-    heard = ("run.script.channel:Channel.receive",)
+    heard = ("run.script.channel:Channel.receive", "run.script.channel:unpack")
     return [
         Target(
             "flower-state",

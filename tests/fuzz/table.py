@@ -94,7 +94,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_make_trainer",
-        "run.script.channel:unpack",
         "run.simulate.ray_cluster:make_call",
     ),
     PIPE: (

@@ -23,8 +23,7 @@ from secureps.extras import EXTRAS, command
 
 BROUGHT = {
     "base": (),
-    "flower": ("flower", "dashboard"),
-    "all": ("torch", "bfv", "flower", "report", "dashboard"),
+    "all": ("torch", "bfv", "flower", "report"),
 }
 """The extras that an installation has, where that is not the one it is named by."""
 
@@ -155,12 +154,6 @@ def objects_is_there() -> None:
     assert Path("kept/there.safetensors").exists()
 
 
-def dashboard_is_there() -> None:
-    project("shown", "plain")
-    said = secureps("dashboard", "--kit", "nowhere", "--state", "state", status=1)
-    assert "nowhere is no start-up kit" in said, said
-
-
 def refused(extra: str, *arguments: str) -> None:
     """The command says in one line which extra it lacks, and nothing was begun."""
     said = secureps(*arguments, status=1)
@@ -270,24 +263,17 @@ def mlflow_is_missed() -> None:
     sink_is_missed("mlflow")
 
 
-def dashboard_is_missed() -> None:
-    """By the command, and by `up`, before anything begins."""
-    project("unseen", "plain")
-    refused("dashboard", "dashboard", "--kit", "none", "--state", "none")
-    refused("dashboard", "up", "unseen/plan.toml", "--dashboard", "--out", "none")
-
-
 def _by_extra(*checks: Callable[[], None]) -> dict[str, Callable[[], None]]:
     return {each.__name__.partition("_is_")[0]: each for each in checks}
 
 
 THERE = _by_extra(
     *(torch_is_there, bfv_is_there, flower_is_there, report_is_there, tensorboard_is_there),
-    *(mlflow_is_there, objects_is_there, dashboard_is_there, ray_is_there, trace_is_there),
+    *(mlflow_is_there, objects_is_there, ray_is_there, trace_is_there),
 )
 MISSED = _by_extra(
     *(torch_is_missed, bfv_is_missed, flower_is_missed, report_is_missed, tensorboard_is_missed),
-    *(mlflow_is_missed, objects_is_missed, dashboard_is_missed, ray_is_missed, trace_is_missed),
+    *(mlflow_is_missed, objects_is_missed, ray_is_missed, trace_is_missed),
 )
 
 

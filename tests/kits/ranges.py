@@ -13,12 +13,12 @@ import tomllib
 from pathlib import Path
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-EXTRAS = ("torch", "bfv", "report", "dashboard", "flower")
+EXTRAS = ("torch", "bfv", "report", "flower")
 TESTS = (
     *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "packaging"),
     *("setuptools", "grpcio-health-checking", "kubernetes-validate"),
 )
-BESIDE = ("transformers",)
+BESIDE = ("transformers", "monai", "torchvision")
 """Installed beside the newest: what users have beside us, with ranges of its own."""
 
 _REQUIREMENT = re.compile(r"([\w-]+)(\[[\w,]+\])?>=([\d.]+)(,<[\d.]+)?(;.*)?")

@@ -1,13 +1,11 @@
 """Updates that are in memory, and the integers of whole ones, which clients make block by block."""
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.update import BlockIntegers, Part, Update
+from secureps.client.update import Integers, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
 from secureps.messages.run import GroupVersion
@@ -20,27 +18,17 @@ def made_of(values: NDArray[np.float32]) -> Update:
     return Update.from_values(values, float(np.linalg.norm(values)))
 
 
-def parts_of(values: NDArray[np.float32]) -> Part:
-    """What makes a difference that is known."""
-    return lambda first, last: values[first:last].copy()
-
-
-def whole_integers(
-    layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
-) -> NDArray[np.integer[Any]]:
-    """Those of the whole update, from every block in two pieces; each is made once."""
-    found = {}
-    for block, made in blocks:
-        assert block not in found
-        first, last = layout.sent_span(block)
-        size = last - first
-        found[block] = np.concatenate([made(0, size // 2), made(size // 2, size)])
+def whole_integers(layout: GroupLayout, blocks: Iterable[tuple[int, Integers]]) -> Integers:
+    """Those of the whole update, from every block, which is made once."""
+    own = list(blocks)
+    found = dict(own)
+    assert len(found) == len(own)
     return np.concatenate([found[block] for block in range(layout.blocks)])
 
 
 def drawn(
     worker: ClientWorker, aim: Aim, update: Update, weight: int, base: tuple[bytes, ...] = ()
-) -> NDArray[np.integer[Any]]:
+) -> Integers:
     """The integers that a client seals of an update."""
     task = Contribute((GroupVersion(aim.group, aim.version),) if base else (), base, ())
     made = worker._draft(task, aim, bytes(32), update, weight)
@@ -56,21 +44,16 @@ def released(
 
 
 def cut(
-    layout: GroupLayout, values: NDArray[np.integer[Any]], order: Iterable[int] | None = None
-) -> Iterator[tuple[int, BlockIntegers]]:
+    layout: GroupLayout, values: Integers, order: Iterable[int] | None = None
+) -> Iterator[tuple[int, Integers]]:
     """Those of every block by its number, in order, from those of the whole update."""
     for block in range(layout.blocks) if order is None else order:
-        yield block, partial(_part, values[slice(*layout.sent_span(block))])
+        yield block, values[slice(*layout.sent_span(block))]
 
 
 def looked_at(
-    layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
-) -> tuple[NDArray[np.integer[Any]], Iterator[tuple[int, BlockIntegers]]]:
+    layout: GroupLayout, blocks: Iterable[tuple[int, Integers]]
+) -> tuple[Integers, list[tuple[int, Integers]]]:
     """Those of the whole update, and every block again, in the order of who made them."""
     own = list(blocks)
-    made = whole_integers(layout, own)
-    return made, cut(layout, made, [block for block, _ in own])
-
-
-def _part(values: NDArray[np.integer[Any]], first: int, last: int) -> NDArray[np.integer[Any]]:
-    return values[first:last]
+    return whole_integers(layout, own), own

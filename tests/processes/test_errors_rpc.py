@@ -252,7 +252,10 @@ CASES: dict[str, tuple[Send, str]] = {
         "... was trained on version ..., the open base is ...; pull and train again",
     ),
     "no round": (between_rounds, "... takes no updates now (...); pull and wait to be invited"),
-    "an unsigned receipt": (submit(signer=STRANGER), "a signature in ... is wrong"),
+    "an unsigned receipt": (
+        submit(signer=STRANGER),
+        "a signature in ... is wrong: another key made it, or ...",
+    ),
     "too few blocks": (submit(blocks=()), "...: the group has ... blocks, each one digest"),
     "another size": (submit(size=7), "...: ... bytes, the plan makes ..."),
     "a charge": (submit(charge=CHARGE), "...: a charge where nothing is private"),
@@ -290,7 +293,10 @@ CASES: dict[str, tuple[Send, str]] = {
     ),
     "a block of another run": (put(run=RUN), "made for another run; join this one first"),
     "another's block": (put(author="client-00"), "... sends a block of ...; send your own"),
-    "an unsigned block": (put(signer=STRANGER), "a signature in ... is wrong"),
+    "an unsigned block": (
+        put(signer=STRANGER),
+        "a signature in ... is wrong: another key made it, or ...",
+    ),
     "replayed with other bytes": (
         other_bytes,
         "... is known with other bytes; begin a new sequence",

@@ -7,6 +7,7 @@ import importlib.util
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -34,6 +35,7 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StopRunRequest,
+    StreamLogsRequest,
 )
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -52,6 +54,7 @@ from tests.kits.key_search import digested, piece, search
 from tests.kits.nursery import ROOT
 from tests.kits.party_kits import part
 from tests.kits.relay import free_port
+from tests.kits.tls_balancer import Balancer
 from tests.kits.users import playable
 
 PATIENCE = 600.0
@@ -88,22 +91,29 @@ class Deployment:
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._programs = Path(sys.executable).parent
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = self._listens = f"127.0.0.1:{free_port()}"
         (folder / "flwr").mkdir(parents=True)
-        self._authority, *self._pair = certify(folder)
+        self._authority, *pair = certify(folder)
+        self._pair = (pair[0], pair[1])
         trusted = f'root-certificates = "{self._authority}"\n'
         connection = _CONNECTION.format(address=self.address) + trusted
         (folder / "flwr" / "config.toml").write_text(connection)
 
     # --- processes ----------------------------------------------------------------
 
+    _registers = True
+    """Whether the SuperLink lets in only SuperNodes whose keys it was told."""
+
+    def _protection(self) -> list[str]:
+        options = ["--ssl-ca-certfile", str(self._authority), "--ssl-certfile", str(self._pair[0])]
+        options += ["--ssl-keyfile", str(self._pair[1])]
+        return [*options, "--enable-supernode-auth"] if self.nodes else options
+
     def __enter__(self) -> Self:
-        host, _, port = self.address.rpartition(":")
+        host, _, port = self._listens.rpartition(":")
         command = [*PATIENT, "flower-superlink", "--host", host, "--port", port]
-        command += ["--ssl-ca-certfile", str(self._authority)]
-        command += ["--ssl-certfile", str(self._pair[0]), "--ssl-keyfile", str(self._pair[1])]
-        command += ["--disable-runtime-dependency-installation"]
-        command += ["--enable-supernode-auth"] if self.nodes else ["--simulation"]
+        command += ["--disable-runtime-dependency-installation", *self._protection()]
+        command += [] if self.nodes else ["--simulation"]
         try:
             self._begin("superlink", command)
             self.wait(lambda: _answers(int(port)), "the SuperLink")
@@ -115,8 +125,9 @@ class Deployment:
                 timeout=PATIENCE,
             )
             for number in range(self.nodes):
-                public = node_key(self.folder / f"node-{number}.key")
-                self._control.RegisterNode(RegisterNodeRequest(public_key=public))
+                if self._registers:
+                    public = node_key(self.folder / f"node-{number}.key")
+                    self._control.RegisterNode(RegisterNodeRequest(public_key=public))
                 self.start_node(number)
         except BaseException:
             self._end()
@@ -134,7 +145,8 @@ class Deployment:
         said = " ".join(f"{key}={value}" for key, value in config.items())
         command = [*PATIENT, "flower-supernode", "--superlink", self.address]
         command += ["--root-certificates", str(self._authority)]
-        command += ["--auth-supernode-private-key", str(self.folder / f"node-{number}.key")]
+        if self._registers:
+            command += ["--auth-supernode-private-key", str(self.folder / f"node-{number}.key")]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", said]
         self._begin(f"node-{number}", command, *self._user(number))
 
@@ -227,6 +239,11 @@ class Deployment:
         """How a run stands, as Flower says it: "finished:completed"."""
         found = self._control.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         return ":".join(filter(None, (found.status, found.sub_status, found.details)))
+
+    def told(self, run: int) -> str:
+        """What the ServerApp of a finished run logged."""
+        asked = StreamLogsRequest(run_id=run)
+        return "".join(each.log_output for each in self._control.StreamLogs(asked))
 
     def stop(self, run: int) -> None:
         """As `flwr stop`."""
@@ -412,6 +429,33 @@ class PrivateDeployment(Deployment):
         )
         program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
         self._begin(name, [*program, "--config", str(config)])
+
+
+class Balanced(PrivateDeployment):
+    """All reach the SuperLink by a balancer that ends TLS, and alters one update if it is told how.
+
+    Flower then has no TLS of its own, and refuses to know its SuperNodes by their keys.
+    """
+
+    _registers = False
+
+    def __init__(
+        self, folder: Path, nodes: int, plan: Path, alter: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        super().__init__(folder, nodes, plan)
+        self._listens = f"127.0.0.1:{free_port()}"
+        self.balancer = Balancer(self.address, self._pair, self._listens, alter)
+
+    def __enter__(self) -> Self:
+        self.balancer.start()
+        return super().__enter__()
+
+    def _end(self) -> None:
+        super()._end()
+        self.balancer.end()
+
+    def _protection(self) -> list[str]:
+        return ["--insecure"]
 
 
 def as_user(user: int) -> list[str]:
@@ -683,4 +727,25 @@ def test_a_node_is_faulty_once(
     with deployed(tmp_path) as deployment:
         deployment.finish(begin(deployment, tmp_path, FAULTY.format(done=str(done), **fault)))
         assert done.exists()
+        same(final(deployment.folder), expected("numpy"))
+
+
+def test_a_balancer_that_opens_tls_carries_updates_and_one_that_it_alters_is_refused(
+    tmp_path: Path, expected: Callable[[str], Model]
+) -> None:
+    """It sees what Flower sees: models, and who sends when. An update it can neither read nor
+    change: its client signed it.
+    """
+    plan = fewer(copied("numpy", tmp_path / "plan")) / "plan.toml"
+
+    def alter(batch: bytes) -> bytes:
+        return batch[:5000] + bytes([batch[5000] ^ 1]) + batch[5001:]
+
+    with Balanced(tmp_path / "deployed", NODES, plan, alter) as deployment:
+        begun = begin(deployment, tmp_path)
+        deployment.finish(begun)
+        assert deployment.balancer.altered == 1
+        told = deployment.told(begun)
+        wrong = "a signature in secureps-wave is wrong: another key made it, or whoever passed the "
+        assert re.search(rf"node \d+ \(client-0\d\): {wrong}bytes on altered them", told), told
         same(final(deployment.folder), expected("numpy"))

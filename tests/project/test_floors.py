@@ -63,8 +63,6 @@ ONLY_IMPORTERS = {
     "tensorboard": {"run/report/version_metrics.py"},
     "msgspec": {"wire/msgpack.py"},
     "prometheus_client": {"service/metrics.py"},
-    "starlette": {"dashboard/application.py"},
-    "uvicorn": {"dashboard/application.py"},
     "fsspec": {"files/objects.py"},
     "yaml": {"run/deploy/deployment.py"},
     "ray": {"run/simulate/ray_cluster.py"},

@@ -26,7 +26,8 @@ from secureps.roles.coordinator.state import WriteManifest
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.environment import Meter
-from secureps.service.metrics import ASKING, PATIENCE, Metrics, host_names, serve_metrics
+from secureps.service.metrics import ASKING, Metrics, serve_metrics
+from secureps.service.web import PATIENCE, host_names
 from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
 from secureps.store.keyring import LOOK, TlsFiles, load_public
 from tests.kits.federations import Walker, small_plan

@@ -5,19 +5,14 @@
 An update of staleness tau is worth (1 + tau)^-p, as in its rule. `lost` is the part of the
 requested updates that was late, stale or given up.
 
-**The model** of `decide_by_model` uses the newest rounds, for s shards instead of the present S:
-
-    share       the busiest shard's part of its present work: ceil(B / s) / ceil(B / S) of B blocks
-    version     min(deadline, last arrival) + (sums and steps) * share + opening
-    arrival     the present one - BOUND * (its transfer) * (1 - share); clients that were late come
-                after the close as the others came before it
-    late        FOLLOW more than the arrivals say
-
-It predicts a factor on the reward. The change with the largest factor is made if it is large
-enough. A rule without rounds tells no arrivals: there thresholds decide.
+**The model** of `decide_by_model` says what another deadline would have made of the newest rounds:
+a round ends at the deadline or the last arrival, clients that were late come after the close as the
+others came before it, and FOLLOW more are late than these arrivals say. The deadline with the
+largest reward is taken if it promises enough. Shards follow thresholds, and so does everything
+under a rule without rounds, which tells no arrivals.
 
 **The balance** of `balance`: a shard's time is the bytes that arrive for its blocks in a round of
-each, times its cost per byte. Placement spreads blocks by number, so where clients touch some
+each, divided by its weight. Placement spreads blocks by number, so where clients touch some
 blocks more than others one shard is late and every version waits for it. The largest blocks move
 first, each to where it reduces the longest time most, until that time is near an even spread's
 (longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies").
@@ -27,16 +22,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from secureps.messages.acts import ShardDeed
-from secureps.messages.scaling import BlockAssigned, ScalingDecided
+from secureps.messages.scaling import BlockAssigned
 from secureps.wording import counted, named
 
 KEPT = 5
-"""The newest decisions that a policy looks back at, and that a status shows."""
+"""The newest decisions that a status shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,6 @@ class Observation:
         rounds: the newest ones, where the rule has rounds.
         shards, spares: those that hold blocks, oldest first, and those that hold none.
         deadline, buffer: factors in force.
-        blocks: row-blocks that clients send to; 0 if nothing arrived.
     """
 
     reward: float
@@ -114,7 +108,6 @@ class Observation:
     spares: tuple[str, ...]
     deadline: float = 1.0
     buffer: float = 1.0
-    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +120,8 @@ class Action:
     reason: str
 
 
-ScalingPolicy = Callable[[Observation, Sequence[ScalingDecided], Limits], Action]
-"""(observed, the newest KEPT decisions, oldest first, limits) -> what to put in force: pure."""
+ScalingPolicy = Callable[[Observation, Limits], Action]
+"""(observed, limits) -> what to put in force: pure."""
 
 
 def stay(seen: Observation, reason: str) -> Action:
@@ -161,7 +154,7 @@ def choose_deed(action: Action, seen: Observation) -> tuple[str, str]:
     return "", ""
 
 
-def decide_nothing(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+def decide_nothing(seen: Observation, limits: Limits) -> Action:
     """Changes nothing; only row-blocks may move."""
     return stay(seen, "fixed")
 
@@ -176,157 +169,113 @@ EARLY = 0.5
 STEP = 1.25
 
 
-def decide_by_thresholds(
-    seen: Observation, before: Sequence[ScalingDecided], limits: Limits
-) -> Action:
+def decide_by_thresholds(seen: Observation, limits: Limits) -> Action:
     """Changes by one step where a threshold is crossed, as autoscalers do.
 
     Shards follow their part of a version's time; deadlines and buffers follow the part that is
     lost.
     """
-    waits = seen.waits
-    part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
-    shards, deadline, buffer, why = len(seen.shards), seen.deadline, seen.buffer, list[str]()
-    if part > BUSY:
-        shards += 1
-        why.append(f"{part:.0%} of a version is spent on shards, above {BUSY:.0%}")
-    elif part < IDLE:
-        shards -= 1
-        why.append(f"{part:.0%} of a version is spent on shards, below {IDLE:.0%}")
+    shards, why = _choose_shards(seen, IDLE)
+    deadline, buffer, reasons = seen.deadline, seen.buffer, [why]
     if seen.lost > LATE:
         deadline, buffer = deadline * STEP, buffer * STEP
-        why.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
+        reasons.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
     elif seen.rounds and (
         fmean(each.closed for each in seen.rounds) < EARLY * limits.deadline * deadline
     ):
         deadline /= STEP
-        why.append(f"all are here within {EARLY:.0%} of the deadline")
-    elif not seen.rounds and limits.buffer and waits.clients > BUSY * limits.deadline * deadline:
+        reasons.append(f"all are here within {EARLY:.0%} of the deadline")
+    elif (
+        not seen.rounds and limits.buffer and seen.waits.clients > BUSY * limits.deadline * deadline
+    ):
         buffer /= STEP
-        why.append("versions wait long for a full buffer")
-    reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
-    return clamp_action(Action(shards, deadline, buffer, reason), seen, limits)
+        reasons.append("versions wait long for a full buffer")
+    return clamp_action(Action(shards, deadline, buffer, "; ".join(reasons)), seen, limits)
 
 
-# --- A policy of `[scaling]` that fits a model of what a version takes -------------
+def _choose_shards(seen: Observation, idle: float) -> tuple[int, str]:
+    """Chooses how many shards there are, with the reason; below `idle` there is one fewer."""
+    waits, shards = seen.waits, len(seen.shards)
+    part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
+    why = f"{part:.0%} of a version is spent on shards"
+    if part > BUSY:
+        return shards + 1, f"{why}, above {BUSY:.0%}"
+    if part < idle:
+        return shards - 1, f"{why}, below {idle:.0%}"
+    return shards, why
 
-BOUND = 0.7
-"""The part of a transfer's time that depends on shards."""
+
+# --- a policy that chooses the deadline by what it would have made of the newest rounds -------
+
 FOLLOW = 0.5
 """How many more clients are late for each one that a deadline leaves out, because a late client
 begins the next round late."""
-STAYS = 4
-"""Decisions for which an added shard stays, so that blocks do not move twice for nothing."""
 STEPS = 4
-"""Candidates between a value and its double."""
+"""Deadlines between one and its double that are compared."""
+GAIN = 1.05
+"""Another deadline must promise GAIN times the reward."""
+SPARED = 0.01
+"""In place of IDLE: a shard is only drained if versions take hardly longer without it."""
 
 
-GAIN, MOVE = 1.05, 0.05
-"""A change must promise GAIN times the reward, and MOVE more per added shard, because versions wait
-while blocks move."""
-GIVEN_BACK = 0.99
-"""A shard is drained if the model promises at least this part of the reward without it."""
-
-
-def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-    """Chooses the action with the largest predicted reward, if it promises enough."""
+def decide_by_model(seen: Observation, limits: Limits) -> Action:
+    """Chooses the deadline with the largest predicted reward; shards follow thresholds."""
     if not seen.rounds:
-        return decide_by_thresholds(seen, before, limits)
-    model, shards = Model(seen, limits), len(seen.shards)
-    now = model.reward(shards, seen.deadline)
-    if now <= 0:
-        return stay(seen, "nothing was measured that could be foretold from")
-    came = any(each.what == ShardDeed.ADD for each in before[-STAYS:])
-    best, most = stay(seen, f"nothing else promises {GAIN - 1:.0%} more"), 1.0
-    for each, goal in _candidates(seen, limits):
-        if goal < shards and came:
-            continue
-        promised = model.reward(goal, each.deadline) / now
-        asked = GIVEN_BACK if goal < shards else GAIN + MOVE * (goal - shards)
-        if promised / asked > most:
-            words = f"{each.reason}: {promised:.2f} times the updates a second that count"
-            best, most = replace(each, reason=words), promised / asked
-    return best
+        return decide_by_thresholds(seen, limits)
+    shards, why = _choose_shards(seen, SPARED)
+    asked = Action(shards, seen.deadline, seen.buffer, why)
+    now = predict_reward(seen, limits, seen.deadline)
+    factors = (seen.deadline * 2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1))
+    within = [f for f in factors if limits.least_deadline <= f <= limits.most_deadline]
+    best = max(
+        within, key=lambda factor: predict_reward(seen, limits, factor), default=seen.deadline
+    )
+    promised = predict_reward(seen, limits, best)
+    if promised > GAIN * now > 0:
+        words = f"{_name_deadline(best, limits)}: {promised / now:.2f} times the updates a second"
+        asked = Action(shards, best, seen.buffer, f"{words} that count; {why}")
+    return clamp_action(asked, seen, limits)
 
 
-def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int]]:
-    """Yields single changes within the limits, so that the effect of each can be seen.
+def _name_deadline(factor: float, limits: Limits) -> str:
+    deadline = f"{limits.deadline * factor:.3g} s"
+    if not limits.group:
+        return f"a deadline of {deadline}"
+    return f"deadlines of {factor:.2g} times the plan's, of {limits.group} {deadline}"
 
-    A change is one shard more or less, or another deadline. Each comes with the number of shards it
-    leads to: a few row-blocks may spread no better over one more shard, but over two.
+
+def predict_reward(seen: Observation, limits: Limits, deadline: float) -> float:
+    """Returns the reward of the newest rounds under another deadline, a factor on the plan's.
+
+    It is right up to a constant factor, and 0 if no version would be made.
     """
-    shards, found = len(seen.shards), set[tuple[int, float]]()
-    factors = [2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1)]
-    most = min(limits.most_shards, shards + len(seen.spares))
-    for goal in (shards, *range(shards + 1, most + 1), shards - 1):
-        for factor in factors if goal == shards else [1.0]:
-            to = clamp_action(Action(goal, seen.deadline * factor, seen.buffer, ""), seen, limits)
-            end = goal if to.shards > shards else to.shards
-            key = (end, round(to.deadline, 6))
-            if key in found or to == stay(seen, ""):
-                continue
-            found.add(key)
-            yield replace(to, reason=_words(seen, to, end, limits)), end
-
-
-def _words(seen: Observation, to: Action, goal: int, limits: Limits) -> str:
-    parts = list[str]()
-    if to.shards != len(seen.shards):
-        later = f", and {goal} in the end" if goal != to.shards else ""
-        parts.append(f"{to.shards} shards instead of {len(seen.shards)}{later}")
-    if to.deadline != seen.deadline:
-        deadline = f"{limits.deadline * to.deadline:.3g} s"
-        parts.append(
-            f"deadlines of {to.deadline:.2g} times the plan's, of {limits.group} {deadline}"
-            if limits.group
-            else f"a deadline of {deadline}"
-        )
-    return ", ".join(parts)
-
-
-class Model:
-    """Predicts the reward of other settings for what was observed."""
-
-    def __init__(self, seen: Observation, limits: Limits) -> None:
-        self._seen, self._limits = seen, limits
-
-    def reward(self, shards: int, deadline: float) -> float:
-        """Returns the reward up to a constant factor; 0 if no version would be made."""
-        share, waits, least = self.share(shards), self._seen.waits, self._limits
-        servers = waits.shards * share + waits.holders
-        deadline = least.deadline * deadline
-        counts, seconds, shares = list[float](), list[float](), list[float]()
-        for each in self._seen.rounds:
-            if not each.arrivals:
-                continue
-            before, asked = _extrapolate(each), each.asked
-            arrivals = [at - BOUND * min(waits.transfer, at) * (1 - share) for at in before]
-            enough = min(max(least.quorum, least.minimum, 1), len(arrivals))
-            needed = arrivals[enough - 1]
-            # The first deadline by which enough are here. A loop over deadlines might never end:
-            # clients report how long a transfer takes, and may report a petasecond.
-            until = max(deadline, needed + -needed % deadline)
-            until = min(until, deadline * (1 + least.extensions))
-            came = bisect_right(arrivals, until)
-            known = bisect_right(before, least.deadline * self._seen.deadline)
-            more = came + FOLLOW * (came - known)
-            here = min(max(more, 0.0), asked) if more >= least.minimum else 0.0
-            counts.append(here)
-            seconds.append(min(until, arrivals[-1]))
-            shares.append(here / asked)
-        if not counts:
-            return 0.0
-        return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
-
-    def share(self, shards: int) -> float:
-        """Returns the busiest shard's work with so many shards, relative to now."""
-        now = len(self._seen.shards)
-        blocks = self._seen.blocks or now * shards
-        return math.ceil(blocks / shards) / math.ceil(blocks / now)
+    counts, seconds, shares = list[float](), list[float](), list[float]()
+    for each in seen.rounds:
+        if not each.arrivals:
+            continue
+        arrivals = _extrapolate(each)
+        enough = min(max(limits.quorum, limits.minimum, 1), len(arrivals))
+        within = limits.deadline * deadline
+        extended = math.ceil(arrivals[enough - 1] / within) * within
+        until = min(max(within, extended), within * (1 + limits.extensions))
+        came = bisect_right(arrivals, until)
+        known = bisect_right(arrivals, limits.deadline * seen.deadline)
+        more = came + FOLLOW * (came - known)
+        here = min(max(more, 0.0), each.asked) if more >= limits.minimum else 0.0
+        counts.append(here)
+        seconds.append(min(until, arrivals[-1]))
+        shares.append(here / each.asked)
+    if not counts:
+        return 0.0
+    servers = seen.waits.shards + seen.waits.holders
+    return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
 
 
 def _extrapolate(each: Round) -> list[float]:
-    """Returns the arrival times of all who were asked, ascending."""
+    """Returns the arrival times of all who were asked, ascending.
+
+    Clients that were late come after the close as the others came before it.
+    """
     came = len(each.arrivals)
     late = (each.closed * (k + 1) / came for k in range(came, each.asked))
     return [*each.arrivals, *late]

@@ -20,14 +20,14 @@ from secureps.config.plan import BufferedSection, PrioritySection, ScalingSectio
 from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.requests import CohortSteps, Submit, Telemetry
+from secureps.messages.requests import Submit, Telemetry
 from secureps.messages.run import Placement
 from secureps.messages.scaling import (
     BlockAssigned,
     ScalingDecided,
     ShardLoad,
 )
-from secureps.messages.submission import UPDATE, Cohort, Held
+from secureps.messages.submission import UPDATE, Cohort
 from secureps.policy.memory import refuse_little_memory
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import (
@@ -54,15 +54,9 @@ UP, DOWN = "network_seconds", "pulling_seconds"
 MEMORY = "memory_bytes"
 """A shard's figure of its memory limit (`roles.shard.memory_report`)."""
 NEWEST = 16
-"""Newest rounds that are kept, and newest delays of each shard."""
-LATE = 0.05
-"""Fraction of a version's time that sums must take before slow shards count as slow."""
-UNLIKE = 4.0
-"""Most times slower, or faster, than the median that a shard counts as."""
+"""Newest rounds that are kept."""
 TURNS = 3
 """Newest rounds of a group whose bytes are averaged."""
-LEAST_SUMS = 3
-"""Sums of a shard that are needed to know its delay."""
 
 
 class Load:
@@ -73,10 +67,7 @@ class Load:
         self.memory: dict[str, float] = {}
         """By shard, its memory limit in bytes."""
         self._asked: dict[str, int] = {}
-        self._came: defaultdict[str, list[float]] = defaultdict(list)
-        self._coming: Counter[str] = Counter()
         self._turns: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=TURNS))
-        self._closed: dict[str, float] = {}
         self._rounds: deque[Round] = deque(maxlen=NEWEST)
         self._begin()
 
@@ -97,8 +88,6 @@ class Load:
         self._sent: Counter[str] = Counter()
         self._updates_of: Counter[str] = Counter()
         self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
-        self._steps: list[CohortSteps] = []
-        self._lags: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=NEWEST))
 
     @property
     def groups(self) -> int:
@@ -119,15 +108,10 @@ class Load:
                 continue
             match record:
                 case records.RoundOpened(group=name, invited=invited):
-                    self._asked[name], self._came[name] = len(invited), []
-                    self._coming[name] = 0
+                    self._asked[name] = len(invited)
                 case Submit(receipt) if receipt.purpose == UPDATE:
-                    group = tx.group(receipt.id.group)
-                    self._sent[group.name] += receipt.size
-                    self._updates_of[group.name] += 1
-                    if group.opened_at is not None and group.rounds:
-                        self._came[group.name].append(tx.now - group.opened_at)
-                        self._coming[group.name] += receipt.size
+                    self._sent[receipt.id.group] += receipt.size
+                    self._updates_of[receipt.id.group] += 1
                 case records.CohortClosed(cohort) if not tx.plan.trails(cohort.group):
                     self._close(tx, cohort)
                 case records.RoundGivenUp(group=name):
@@ -136,22 +120,17 @@ class Load:
                     self._lost += len(ids)
                 case records.CohortBurnt(group=name):
                     self._lost += len(tx.group(name).burnt_members)
-                case Held(shard, name) if name in self._closed:
-                    self._lags[shard].append(tx.now - self._closed[name])
-                case records.VersionCommitted(group=name, version=version) if version > 0:
+                case records.VersionCommitted(version=version) if version > 0:
                     if self.since is None:
                         self.begin(tx.now)
                         continue
                     self.versions += 1
-                    made, steps = (name, version), tx.federation.timeline.steps
-                    self._steps += [s for s in steps if (s.group, s.version) == made][-1:]
                 case _:
                     pass
 
     def _close(self, tx: Transaction, cohort: Cohort) -> None:
         name, newest = cohort.group, cohort.version - 1
         power = staleness_power(tx.plan.group(name).rule)
-        self._closed[name] = tx.now
         self._updates += len(cohort.members)
         self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
         group = tx.group(name)
@@ -159,9 +138,10 @@ class Load:
         if asked is None or not group.rounds or group.opened_at is None:
             return
         self._lost += max(0, asked - len(cohort.members))
-        self._turns[name].append(self._coming[name])
-        came = tuple(sorted(self._came.pop(name, ())))
-        self._rounds.append(Round(max(asked, len(came)), came, tx.now - group.opened_at))
+        self._turns[name].append(sum(receipt.size for receipt in group.receipts.values()))
+        came = sorted(group.members.arrived[id] - group.opened_at for id in group.receipts)
+        closed = tx.now - group.opened_at
+        self._rounds.append(Round(max(asked, len(came)), tuple(came), closed))
 
     # --- results ----------------------------------------------------------------------
 
@@ -174,27 +154,32 @@ class Load:
         return Observation(
             reward=self._fresh / seconds * (1 - lost),
             lost=lost,
-            waits=self._waits(),
+            waits=self._waits(tx),
             rounds=tuple(self._rounds),
             shards=tx.federation.placement.shards,
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
-            blocks=sum(len(tx.federation.placement.held[group]) for group in self._sent),
         )
 
-    def _waits(self) -> Waits:
+    @property
+    def transfer(self) -> float:
+        """The median seconds that a model and its update travel, by the clients' newest reports."""
+        return sum(median(way.values()) for way in self._ways.values() if way)
+
+    def _waits(self, tx: Transaction) -> Waits:
         def mean(seconds: list[float]) -> float:
             return fmean(seconds) if seconds else 0.0
 
-        done = [s for s in self._steps if s.committed is not None]
+        since = self.since or 0.0
+        own = [s for s in tx.federation.timeline.steps if not tx.plan.trails(s.group)]
+        done = [s for s in own if s.committed is not None and s.committed > since]
         held = [(s.held if s.held is not None else s.closed) for s in done]
         opened = [s.opened if s.opened is not None else h for s, h in zip(done, held, strict=True)]
         ways = zip(done, held, opened, strict=True)
-        transfers = [median(way.values()) for way in self._ways.values() if way]
         return Waits(
             clients=mean([s.closed - s.began for s in done]),
-            transfer=sum(transfers),
+            transfer=self.transfer,
             shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
         )
@@ -224,45 +209,14 @@ class Load:
     def has_news(self, tx: Transaction) -> bool:
         """True if each group has made another version, on average, since this was last true.
 
-        False before `bytes_at_once` and the delay of each shard are known: otherwise a slow shard
-        would get back the blocks that it gave away.
+        False before `bytes_at_once` is known of each group that was ever asked.
         """
-        shards = tx.federation.placement.shards
-        if self.versions < self._seen + self.groups:
-            return False
-        if any(len(self._lags.get(shard, ())) < LEAST_SUMS for shard in shards):
-            return False
         asked = (each for each in tx.federation.model_groups if each.opened_at is not None)
-        if not all(self._tells(tx, group) for group in asked):
+        told = all(self._tells(tx, group) for group in asked)
+        if not told or self.versions < self._seen + self.groups:
             return False
         self._seen = self.versions
         return True
-
-    def costs(self, tx: Transaction) -> dict[str, float]:
-        """Returns what a byte costs each shard, by its configured weight and the delay of its sums.
-
-        The delay counts only if sums take a notable part of a version's time, and by a factor of
-        at most UNLIKE.
-        """
-        shards = tx.federation.placement.shards
-        costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
-        sent = self.bytes_on_shards(tx)
-        paces = {
-            name: median(lags) / sent[name]
-            for name, lags in self._lags.items()
-            if name in costs and lags and sent[name] > 0
-        }
-        waits = self._waits()
-        longest = max((median(lags) for lags in self._lags.values() if lags), default=0.0)
-        if len(paces) < len(shards) or longest <= LATE * waits.version:
-            return costs
-        usual = median(pace / costs[name] for name, pace in paces.items())
-        if not usual > 0:
-            return costs  # most shards had no measurable delay
-        return {
-            name: cost * min(max(paces[name] / cost / usual, 1 / UNLIKE), UNLIKE)
-            for name, cost in costs.items()
-        }
 
     def bytes_on_shards(self, tx: Transaction) -> dict[str, float]:
         """Returns the bytes of updates a second that came for the blocks of each shard."""
@@ -356,7 +310,9 @@ def _carry_out(tx: Transaction, load: Load, seen: Observation, decided: ScalingD
 
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     held = tx.federation.placement.held
-    found = balance(held, load.bytes_at_once(tx), load.costs(tx))
+    shards = tx.federation.placement.shards
+    costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
+    found = balance(held, load.bytes_at_once(tx), costs)
     if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
@@ -366,8 +322,7 @@ def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided |
 def _by_policy(
     tx: Transaction, load: Load, seen: Observation, section: ScalingSection
 ) -> ScalingDecided:
-    before = [record for _, record in tx.federation.scaled.decided]
-    action = POLICIES[section.policy](seen, before, _limits(tx, section))
+    action = POLICIES[section.policy](seen, _limits(tx, section))
     what, shard = choose_deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]

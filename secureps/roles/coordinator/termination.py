@@ -57,12 +57,16 @@ def give_up_round(tx: Transaction, group: GroupState, reason: str) -> None:
 
 
 def leave_out(tx: Transaction, group: GroupState) -> bool:
-    """Takes clients that are left out of the run out of the round; returns whether it goes on."""
-    isolated = tx.federation.isolated
-    for client in sorted(c for c in isolated if c in group.invited):  # `isolated` is small
-        reason = isolated[client]
-        tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
-        take_decline(tx, group, client, reason)
+    """Takes clients that are gone out of the round; returns whether it goes on.
+
+    The run leaves them out, or they left it. Of a client that left, an update that is here counts,
+    unless a shard has lost its blocks: nobody would send them again.
+    """
+    isolated, sent = tx.federation.isolated, group.open_receipts.clients
+    gone = dict.fromkeys(tx.federation.retired - sent.keys(), "takes part no more") | isolated
+    for client in sorted(gone.keys() & group.invited):
+        tx.drop(group.name, tuple(sent.get(client, ())), gone[client])
+        take_decline(tx, group, client, gone[client])
         if group.phase is not Phase.COLLECTING:
             return False
     return True

@@ -14,6 +14,9 @@ from secureps.roles.machine import Call, Effect, Halt, Say, Step
 from secureps.roles.member.tasks import in_own_order
 from secureps.roles.pinned_run import Pinned
 
+Place = tuple[str, int]
+"""A group and the number of a block in it."""
+
 
 @dataclass(slots=True)
 class PulledModel:
@@ -31,15 +34,12 @@ class PulledModel:
     published: dict[str, Published] = field(default_factory=dict)
     pulled_bytes: int = 0
     client: str = ""
-    _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
-    """By published digest, the (group, block) pairs that have it."""
-    _cached: set[bytes] = field(default_factory=set)
-    _absent: dict[bytes, None] = field(default_factory=dict)
-    """Digests that are not here, in the order in which they were published."""
-    _held: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    """By (group, block), the newest digest that came, which the worker has until `take`."""
-    _unasked: dict[bytes, None] = field(default_factory=dict)
-    """Absent digests that are not in transit."""
+    _held: dict[Place, bytes] = field(default_factory=dict)
+    """The newest digest that came for each block, which the worker has until `take`."""
+    _absent: dict[Place, None] = field(default_factory=dict)
+    """Blocks that are not here as published, in the order in which they were published."""
+    _unasked: dict[Place, None] = field(default_factory=dict)
+    """Absent blocks that are not in transit."""
 
     def publish(self, order: Published) -> None:
         """Notes a published version; one older than the known one changes nothing.
@@ -52,15 +52,17 @@ class PulledModel:
         self.published[order.group] = order
         if order.group not in self.groups:
             return
+        news = known is None or (known.version, known.blocks) != (order.version, order.blocks)
         for block, digest in enumerate(order.blocks):
-            self._places.setdefault(digest, {})[order.group, block] = None
-            if digest in self._cached:
-                self._held[order.group, block] = digest
-            elif digest not in self._absent:
-                self._absent[digest] = None
-                self._unasked[digest] = None
-        if known is not None:
-            self._supersede(known, order)
+            place = order.group, block
+            if self._held.get(place) == digest:
+                self._arrive(place)
+            elif news or place not in self._absent:
+                self._absent[place] = self._unasked[place] = None
+
+    def _arrive(self, place: Place) -> None:
+        self._absent.pop(place, None)
+        self._unasked.pop(place, None)
 
     def pull_also(self, groups: Iterable[str]) -> None:
         """Pulls published groups that the client's records do not touch, too."""
@@ -69,24 +71,11 @@ class PulledModel:
         for group in others:
             self.publish(self.published[group])
 
-    def _supersede(self, known: Published, order: Published) -> None:
-        for block, digest in enumerate(known.blocks):
-            if order.blocks[block : block + 1] != (digest,):
-                del self._places[digest][order.group, block]
-            if not self._places[digest]:
-                del self._places[digest]
-                self._cached.discard(digest)
-                self._absent.pop(digest, None)
-                self._unasked.pop(digest, None)
-            elif order.version > known.version and digest in self._absent:
-                self._unasked[digest] = None
-
     def ask_for_absent(self, pinned: Pinned, step: Step) -> bool:
         """Asks for published blocks that are not here; returns whether any are not."""
         if self._unasked:
             ranks = {group: pinned.placement.ranks(group) for group in self.groups}
-            for digest in in_own_order(self.client, self._unasked):
-                group, block = next(iter(self._places[digest]))
+            for group, block in in_own_order(self.client, self._unasked):
                 base = self._held.get((group, block), b"") if self.groups[group] else b""
                 version = self.published[group].version
                 ask = GetBlock(pinned.run.id, group, version, block, base=base)
@@ -100,9 +89,7 @@ class PulledModel:
 
         Other blocks are in transit, and asking twice would double the traffic.
         """
-        for digest in self._absent:
-            if any(gone(group, block) for group, block in self._places[digest]):
-                self._unasked[digest] = None
+        self._unasked |= {place: None for place in self._absent if gone(*place)}
 
     @property
     def is_pulling(self) -> bool:
@@ -118,10 +105,9 @@ class PulledModel:
         if published.blocks[ask.block] != digest:
             text = "is not the one that was published; tell the aggregator's operator"
             return self._wrong(ask, text, Refused)
-        self._cached.add(digest)
-        self._absent.pop(digest, None)
-        self._unasked.pop(digest, None)
-        self._held |= dict.fromkeys(self._places[digest], digest)
+        place = ask.group, ask.block
+        self._held[place] = digest
+        self._arrive(place)
         return None
 
     def take_failure(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
@@ -144,9 +130,9 @@ class PulledModel:
         return Say(f"{text}; differences were asked for, and now the whole block is")
 
     def _again(self, ask: GetBlock) -> None:
-        digest = self.published[ask.group].blocks[ask.block]
-        if digest in self._absent:
-            self._unasked[digest] = None
+        place = ask.group, ask.block
+        if place in self._absent:
+            self._unasked[place] = None
 
     def digest(self, group: str) -> bytes:
         """Returns the digest of a group's newest published version."""

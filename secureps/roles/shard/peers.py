@@ -197,7 +197,7 @@ class Forwarding:
                     self._arrived(step, (to, key))
 
     def failed(self, step: Step, sender: str, header: BlockHeader, error: SecurepsError) -> None:
-        """Passes on another shard's refusal, unless the block was damaged in this spool."""
+        """Passes on a refusal, unless the block was settled before it was passed on."""
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
             self._end(step, header.key, error)
         self._arrived(step, (sender, header.key))

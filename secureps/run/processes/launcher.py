@@ -28,7 +28,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,6 @@ class Launcher:
             each process is a new interpreter.
         environment: of the launcher.
         grace: seconds between SIGTERM and SIGKILL at the end.
-        of: a launcher that outlives this one, which begins as a fork of it.
     """
 
     def __init__(
@@ -107,15 +106,10 @@ class Launcher:
         modules: Iterable[str] = (),
         environment: Mapping[str, str] = os.environ,
         grace: float = GRACE,
-        of: Launcher | None = None,
     ) -> None:
         self._processes = list[Process]()
-        self._process: subprocess.Popen[bytes] | None = None
         self._line, theirs = socket.socketpair()
         with theirs:
-            if of is not None:
-                of._send({"modules": tuple(modules)}, theirs.fileno())
-                return
             own = map(str, (theirs.fileno(), os.getpid(), grace))
             self._process = subprocess.Popen(
                 (*MODULE, __name__, *own, *(modules if can_fork(environment) else ())),
@@ -135,8 +129,7 @@ class Launcher:
             self._line.shutdown(socket.SHUT_WR)  # a fork of this process may keep it open
             while self._line.recv(_NEWS.size):  # until the launcher has ended its processes
                 pass
-        if self._process is not None:
-            self._process.wait()
+        self._process.wait()
 
     def start(self, program: Program, log: IO[bytes]) -> Process:
         """Orders a process, with its output to `log`; OSError if the launcher has ended."""
@@ -149,14 +142,13 @@ class Launcher:
             "inherits": program.inherits,
         }
         self._processes.append(process)
-        self._send(order, log.fileno(), *(() if program.inherits is None else (program.inherits,)))
-        self.hear()  # unread news would block the launcher, and then this process
-        return process
-
-    def _send(self, order: Order, *files: int) -> None:
-        text = json.dumps(order).encode()
+        text, files = json.dumps(order).encode(), [log.fileno()]
+        if program.inherits is not None:
+            files.append(program.inherits)
         socket.send_fds(self._line, [_LENGTH.pack(len(text))], files)
         self._line.sendall(text)
+        self.hear()  # unread news would block the launcher, and then this process
+        return process
 
     def hear(self) -> None:
         """Takes in what the launcher has said; OperatorError if it has ended."""
@@ -208,17 +200,8 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def main(connection: str, parent: str, grace: str, *modules: str) -> None:
+    """Imports modules, starts processes until the parent is gone, and ends those that are left."""
     line = socket.socket(fileno=int(connection))
-    _launch(line, int(parent), float(grace), modules, bool(modules))
-
-
-def _launch(
-    line: socket.socket, parent: int, grace: float, modules: Sequence[str], forks: bool
-) -> None:
-    """Imports modules, starts processes until the parent is gone, and ends those that are left.
-
-    `forks`: modules of this interpreter run in forks.
-    """
     for name in modules:
         with suppress(Exception):  # the program that needs it reports the error
             found = pkgutil.resolve_name(name)
@@ -228,23 +211,18 @@ def _launch(
     gc.collect()
     gc.freeze()  # forks share memory that is not written to
     # Forks lack other threads, and a lock that one of them held would stay locked for ever.
-    forks = forks and len(os.listdir(_TASKS)) == 1
+    forks = bool(modules) and len(os.listdir(_TASKS)) == 1
     running, asked = dict[int, int](), None
     with suppress(OSError):  # the parent is gone, or the kernel refuses a fork
-        asked = _serve(line, parent, running)
+        asked = _serve(line, int(parent), running)
     if asked is None:
-        _end(running, grace)
+        _end(running, float(grace))
         return
     order, files = asked
-    if "number" in order:  # its group must exist before others hear of it
-        os.setsid()
-        line.sendall(_NEWS.pack(order["number"], os.getpid(), _RUNNING))
+    os.setsid()  # its group must exist before others hear of it
+    line.sendall(_NEWS.pack(order["number"], os.getpid(), _RUNNING))
     line.close()
-    if "modules" in order:
-        own = (socket.socket(fileno=files[0]), os.getppid(), grace)
-        _launch(*own, order["modules"] if forks else (), forks)
-    else:
-        _become(order, files, forks)
+    _become(order, files, forks)
 
 
 def _serve(
@@ -267,8 +245,7 @@ def _serve(
         order = json.loads(text)
         if not (pid := os.fork()):
             return order, files
-        if "number" in order:  # another launcher ends by itself
-            running[pid] = order["number"]
+        running[pid] = order["number"]
         for file in files:
             os.close(file)
     return None

@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,14 @@ from secureps.tracebacks import describe_error, find_place, is_foreign
 Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
 
-_HEAD = struct.Struct(">QQ")
-"""The header of a record: the lengths of the JSON object and of the safetensors file after it."""
-_PIECE = 1 << 20
+_HEAD = struct.Struct(">Q")
+"""The header of a record: the length of its JSON object, after which a safetensors file follows."""
+
+_NO_RECORD = (
+    *(ValueError, RecursionError, KeyError, TypeError, SafetensorError, struct.error),
+    *(MemoryError, OverflowError),  # a false length, which takes no memory
+)
+"""Errors of bytes that are no record."""
 
 
 def as_failure(error: Exception) -> Record:
@@ -43,7 +48,7 @@ def refuse_failure(record: Record) -> None:
 
 def pack(record: Record, tensors: Tensors) -> bytes:
     text, data = json.dumps(record).encode(), save_tensors(tensors)
-    return _HEAD.pack(len(text), len(data)) + text + data
+    return _HEAD.pack(len(text)) + text + data
 
 
 def unpack(data: bytes) -> tuple[Record, dict[str, NDArray[Any]]]:
@@ -68,42 +73,22 @@ class Channel:
     """One end of a stream of records, each of which may have tensors."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._file = connection.makefile("rwb")
+        self._connection = Connection(connection.detach())
 
     def send(self, record: Record, tensors: Tensors | None = None) -> None:
-        self._file.write(pack(record, tensors or {}))
-        self._file.flush()
+        self._connection.send_bytes(pack(record, tensors or {}))
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
         """Waits for a record; None if the other end is gone, ScriptFailed for bad bytes."""
         try:
-            head = self._file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
-                return None
-            lengths = _HEAD.unpack(head)
-            text, data = (self._read_bytes(length) for length in lengths)
-        except ConnectionError:
+            record, tensors = unpack(self._connection.recv_bytes())
+        except (EOFError, OSError):
             return None
-        if (len(text), len(data)) != lengths:
-            return None
-        try:
-            record, tensors = json.loads(text), load_tensors(data)
-        except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
+        except _NO_RECORD as error:
             raise ScriptFailed(f"the script's process sent what is no record: {error}") from None
         if not isinstance(record, dict):
             raise ScriptFailed("the script's process sent what is no record")
         return record, tensors
 
-    def _read_bytes(self, length: int) -> bytes:
-        """Reads so many bytes, or fewer at the end, in pieces: a false length takes no memory."""
-        pieces, missing = [], length
-        while missing and (piece := self._file.read(min(missing, _PIECE))):
-            pieces.append(piece)
-            missing -= len(piece)
-        return b"".join(pieces)
-
     def close(self) -> None:
-        with suppress(OSError):  # the rest cannot be sent any more
-            self._file.close()
         self._connection.close()

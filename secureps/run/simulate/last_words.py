@@ -1,23 +1,17 @@
 """Names the client whose code killed a simulation's process.
 
 A simulation runs all clients' scripts in its own process, where a native abort runs no handler. So
-it writes each call into a mapped file before the call. A small process shares the file, and reports
-the last call if the simulation dies. That process is started by the path of this file, without the
-package, so the top of this module imports only the standard library.
+a small process beside it hears of each call before the call, and reports the last one if the
+simulation dies. That process is started by the path of this file, without the package, so the top
+of this module imports only the standard library.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-
-ROOM = 1024
-"""Bytes for the name of the last call, padded with zeros; all zero after an orderly end."""
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -27,35 +21,31 @@ def naming_last_call() -> Iterator[None]:
     from secureps.tracebacks import dump_crashes
 
     dump_crashes()
-    arguments = (sys.executable, "-I", "-S", __file__)
-    with tempfile.TemporaryFile() as file:
-        file.truncate(ROOM)
-        # The file is the other process's stdout, a handle that every system passes on.
-        with (
-            mmap.mmap(file.fileno(), ROOM) as called,
-            subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=file, start_new_session=True
-            ) as beside,
-        ):
-            assert beside.stdin is not None
+    beside = subprocess.Popen(
+        (sys.executable, "-I", "-S", __file__), stdin=subprocess.PIPE, start_new_session=True
+    )
+    calls = beside.stdin
+    assert calls is not None
 
-            def tell(what: str) -> None:
-                called[:] = what.encode()[:ROOM].ljust(ROOM, b"\0")
+    def tell(what: str) -> None:
+        with suppress(OSError):  # somebody has killed it
+            calls.write(f"{what}\n".encode())
+            calls.flush()
 
-            add_listener(tell)
-            try:
-                yield
-            finally:
-                remove_listener(tell)
-                tell("")
+    add_listener(tell)
+    try:
+        yield
+    finally:
+        remove_listener(tell)
+        tell("")
+        beside.communicate()
 
 
 def report_last_call() -> None:
-    """Waits until the simulation's process is gone, and prints its last call."""
-    sys.stdin.buffer.read()
-    standard_output = 1
-    os.lseek(standard_output, 0, os.SEEK_SET)
-    what = os.read(standard_output, ROOM).rstrip(b"\0").decode(errors="replace")
+    """Waits until the simulation's process is gone; prints its last call, if it did not end it."""
+    what = ""
+    for line in sys.stdin.buffer:
+        what = line.decode(errors="replace").strip()
     if what:
         print(
             f"error: {what} ended the simulation's process: a crash in native code, or it took "

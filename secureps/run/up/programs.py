@@ -280,10 +280,10 @@ def open_launchers(
     is searched for package names, but not run.
     """
     with (
-        Launcher(imports_of_all(plan), environment) as first,
-        Launcher(imports_of_script(plan, script), of=first) as second,
+        Launcher(imports_of_all(plan), environment) as servers,
+        Launcher((*imports_of_all(plan), *imports_of_script(plan, script)), environment) as scripts,
     ):
-        yield first, second
+        yield servers, scripts
 
 
 def imports_of_all(plan: Plan) -> Iterator[str]:

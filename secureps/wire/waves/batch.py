@@ -109,7 +109,7 @@ Verify = Callable[[str, bytes, bytes], None]
 
 
 class Kind(enum.IntEnum):
-    """The kind of an entry; the first five come from a party, the others from its server."""
+    """The kind of an entry; the first four come from a party, the others from its server."""
 
     CALL = 1
     """A request that needs an answer."""
@@ -119,8 +119,6 @@ class Kind(enum.IntEnum):
     """A request of the party's next process, which is answered with the next wave."""
     WATCH = 4
     """Opens the stream of orders."""
-    UNWATCH = 5
-    """Closes the stream."""
     ANSWER = 6
     """The answer to a request, or a Refusal (`name`: `request_digest` of the request)."""
     STREAM = 7
@@ -369,7 +367,7 @@ def _read_refusal(entry: Entry) -> SecurepsError:
 AGAIN = 2.0
 """The most seconds until the relay repeats a request to an unready server."""
 
-_PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH)
+_PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH)
 
 
 @dataclass(eq=False)
@@ -465,8 +463,6 @@ class Relay:
         match entry.kind:
             case Kind.WATCH:
                 self._watch(party, entry, message, batch.first)
-            case Kind.UNWATCH:
-                self._unwatch(party)
             case _ if not isinstance(message, Submit) or batch.stored(message.receipt.id):
                 self._begin(party, batch, entry, message)
             case _:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secureps.policy.scaling.policies import Observation, Round, ScalingPolicy, Waits
 from secureps.roles.coordinator.scaling import POLICIES
-from tests.kits.loads import LIMITS, decided, observed
+from tests.kits.loads import LIMITS, observed
 
 SECONDS = st.floats(0.0, 1e6)
 WAITS = st.builds(Waits, SECONDS, SECONDS, SECONDS, SECONDS)
@@ -24,7 +24,6 @@ SEEN = st.builds(
     rounds=st.lists(ROUNDS, max_size=3).map(tuple),
     deadline=st.floats(LIMITS.least_deadline, LIMITS.most_deadline),
     buffer=st.floats(LIMITS.least_buffer, 1.0),
-    blocks=st.integers(0, 16),
 )
 
 pytestmark = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLIC
 @given(seen=SEEN)
 def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observation) -> None:
     """Whatever transfer times clients report, and however far the run is from its plan."""
-    now, done = len(seen.shards), policy(seen, (), LIMITS)
+    now, done = len(seen.shards), policy(seen, LIMITS)
     assert abs(done.shards - now) <= 1
     assert min(now, LIMITS.least_shards) <= done.shards <= max(now, LIMITS.most_shards)
     assert done.shards <= now + len(seen.spares)
@@ -45,8 +44,8 @@ def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observa
 def test_the_same_load_is_decided_on_in_the_same_way_and_says_why(
     policy: ScalingPolicy, seen: Observation
 ) -> None:
-    done = policy(seen, (), LIMITS)
-    assert policy(seen, (), LIMITS) == done
+    done = policy(seen, LIMITS)
+    assert policy(seen, LIMITS) == done
     assert done.reason
 
 
@@ -56,5 +55,5 @@ def test_at_its_limits_nothing_changes(policy: ScalingPolicy, waits: Waits) -> N
     factors = {"least_deadline": 1.0, "most_deadline": 1.0, "least_buffer": 1.0}
     limits: dict[str, Any] = shards | factors
     fixed = replace(LIMITS, **limits)
-    done = policy(observed(waits=waits, lost=0.5), (decided(),), fixed)
+    done = policy(observed(waits=waits, lost=0.5), fixed)
     assert (done.shards, done.deadline, done.buffer) == (2, 1.0, 1.0)

@@ -41,14 +41,14 @@ LATE = (Round(10, (1.0,) * 6, 20.0),)
 def test_what_is_above_or_below_a_threshold_has_a_step_follow(
     changes: dict[str, Any], shards: int, deadline: float, buffer: float, why: str
 ) -> None:
-    action = decide_by_thresholds(observed(**changes), (), LIMITS)
+    action = decide_by_thresholds(observed(**changes), LIMITS)
     assert (action.shards, action.deadline, action.buffer) == (shards, deadline, buffer)
     assert why in action.reason
 
 
 def test_nothing_changes_by_the_fixed_policy() -> None:
     seen = observed(waits=BUSY, lost=0.9)
-    assert decide_nothing(seen, (), LIMITS).shards == 2
+    assert decide_nothing(seen, LIMITS).shards == 2
 
 
 @pytest.mark.parametrize("shards", [4, 5, 8])

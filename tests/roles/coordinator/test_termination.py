@@ -9,6 +9,7 @@ import pytest
 from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.requests import Retire
+from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.spending import epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import Ledger
@@ -199,6 +200,21 @@ def test_a_round_does_not_wait_for_who_has_retired() -> None:
     world.pump()
     assert world.federation.finished == "all 2 versions are made"
     assert {m.name: m.state for m in world.status().members}["c2"] == "stopped"
+
+
+def test_a_round_does_not_wait_for_what_a_shard_lost_of_who_has_retired() -> None:
+    world = World(make_plan("bfv", RULE, versions=1))
+    world.found()
+    for client in CLIENTS:
+        world.give(*take(world, client))
+    lost = SubmissionId("c2", "all", 1)
+    assert lost in world.group().summed
+    world.give("c2", requests.Retire("c2"))
+    world.give("shard-a", requests.Missing("shard-a", "all", 0, (lost,)))
+    assert world.group().absences == {"c2": "takes part no more"}
+    world.due = [due for due in world.due if due.to != "c2"]
+    world.pump()
+    assert world.federation.finished == "1 version is made"
 
 
 @pytest.mark.parametrize(

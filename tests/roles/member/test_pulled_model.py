@@ -189,15 +189,12 @@ def test_it_says_which_block_it_has_where_differences_are_pulled() -> None:
     assert bases(puller) == [(2, 0, block("a")), (2, 1, block("b"))]
     assert puller.got("w", 2, 0, "e", "a")
     publish(puller.pulled, "w", 3, "g", "b")
-    assert bases(puller) == [(3, 0, block("e")), (3, 1, block("b"))]
+    assert bases(puller) == [(3, 0, block("e"))], "b came last, and is here"
     assert puller.got("w", 2, 1, "f", "b"), "late, and of no use"
     assert puller.got("w", 3, 0, "g", "e")
-    assert puller.got("w", 3, 1, "b")
     puller.pulled.take()
-    publish(puller.pulled, "w", 4, "b", "h")
+    publish(puller.pulled, "w", 4, "g", "h")
     assert bases(puller) == [(4, 1, block("b"))]
-    publish(puller.pulled, "w", 5, "i", "h")
-    assert (5, 0, block("b")) in bases(puller), "it came for another place"
     without = Puller(w=1)
     publish(without.pulled, "w", 0, "a")
     bases(without)
@@ -230,28 +227,17 @@ def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) 
     assert halt.error is (Refused if wrong == "another digest" else Malformed)
 
 
-def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None:
-    puller = Puller(w=2, v=1)
-    publish(puller.pulled, "w", 0, "zero", "zero")
-    publish(puller.pulled, "v", 0, "zero")
-    publish(puller.pulled, "w", 1, "p", "q")
-    assert puller.asks() == [(A, "v", 0, 0), (A, "w", 1, 0), (B, "w", 1, 1)]
-    assert puller.got("v", 0, 0, "zero")
-    publish(puller.pulled, "w", 2, "zero", "q")
-    publish(puller.pulled, "v", 1, "q")
-    assert puller.asks() == [(B, "w", 2, 1)], "zero is here, and q is on its way no more"
-    assert puller.got("w", 2, 1, "q")
-    assert not puller.lacks
-
-
-def test_what_lies_in_two_places_is_asked_for_again_where_one_of_them_is_gone() -> None:
-    """It is not noted which of the two shards was asked."""
+def test_a_version_that_is_published_again_is_not_asked_for_again() -> None:
+    """As a coordinator does that began anew."""
     puller = Puller(w=2)
-    publish(puller.pulled, "w", 0, "same", "same")
-    assert len(puller.asks()) == 1
-    for gone, asked in ((-1, 0), (0, 1), (1, 1)):
-        puller.pulled.ask_again(lambda group, block: block == gone)  # noqa: B023
-        assert len(puller.asks()) == asked
+    publish(puller.pulled, "w", 0, "a", "b")
+    puller.asks()
+    assert puller.got("w", 0, 0, "a")
+    publish(puller.pulled, "w", 0, "a", "b")
+    assert puller.asks() == []
+    assert puller.got("w", 0, 1, "b")
+    publish(puller.pulled, "w", 0, "a", "b")
+    assert not puller.lacks
 
 
 def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:

@@ -21,7 +21,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import FOUNDING, OPENED, Cohort, cohort_digest
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -164,6 +164,23 @@ def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
     made.order(orders.Discard(1, (ID,)))
     step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
+
+
+@pytest.mark.parametrize("purpose", [UPDATE, FOUNDING, OPENED])
+def test_what_is_damaged_before_it_is_passed_on_its_author_sends_again(purpose: str) -> None:
+    """The shard may have used it already, and would notice the damage in no other way."""
+    made = desk("doubled bfv")
+    header = made.header(block=MINE, purpose=purpose)
+    if purpose == OPENED:
+        header = opened_header(made.plan, made.run, "all", 0, MINE)
+    first = made.put(header)
+    step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
+    (answer,) = (each for each in step.effects if isinstance(each, Answer))
+    assert answer.ticket == header.key
+    assert isinstance(answer.message, NotReady)
+    again = made.restarted()
+    assert again.shard.inspect(header.author, requests.PutBlock(header)), "its payload is wanted"
+    assert again.put(header) == first
 
 
 def placed(made: Desk, shard: str) -> list[Effect]:

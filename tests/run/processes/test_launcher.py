@@ -142,7 +142,7 @@ def test_scripts_wait_for_what_they_import_and_servers_do_not(
     """What cannot be imported is left to the program."""
     with (
         Launcher(("json",), environment) as first,
-        Launcher(("broken", "held", "heavy"), of=first) as second,
+        Launcher(("broken", "held", "heavy"), environment) as second,
         (tmp_path / "late").open("ab") as log,
     ):
         late = second.start(program(environment, "tells"), log)
@@ -156,19 +156,17 @@ def test_scripts_wait_for_what_they_import_and_servers_do_not(
 
 def test_nothing_is_forked_beside_a_thread(environment: dict[str, str], tmp_path: Path) -> None:
     """A fork could wait for ever for a lock that the thread holds."""
-    with Launcher(("heavy", "threads"), environment) as one, Launcher(("heavy",), of=one) as two:
-        for number, launcher in enumerate((one, two)):
-            assert ended(launcher, environment, tmp_path / str(number), "tells") == 0
-            assert not facts(tmp_path / str(number))["preloaded"]
+    with Launcher(("heavy", "threads"), environment) as launcher:
+        assert ended(launcher, environment, tmp_path / "log", "tells") == 0
+        assert not facts(tmp_path / "log")["preloaded"]
 
 
 def test_where_the_launcher_is_killed_the_supervisor_ends_its_processes(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    with Launcher(("heavy",), environment) as first, Launcher(("json",), of=first) as second:
-        alone = started(second, program(environment, "ends", "stay"), tmp_path / "alone")
+    with Launcher(("heavy",), environment) as launcher:
         with Supervisor(tmp_path) as supervisor:
-            supervisor.start(replace(program(environment, "ends", "stay"), launcher=first))
+            supervisor.start(replace(program(environment, "ends", "stay"), launcher=launcher))
             until(lambda: supervisor.poll() == () and supervisor.tail("ends") == ("up",))
             (process,) = (each.process for each in supervisor._running.values())
             assert process is not None
@@ -176,7 +174,6 @@ def test_where_the_launcher_is_killed_the_supervisor_ends_its_processes(
             with pytest.raises(OperatorError, match="starts all others was ended"):
                 until(lambda: bool(supervisor.poll()))
         until(lambda: not psutil.pid_exists(process.pid))
-        until(lambda: not psutil.pid_exists(alone.pid))
 
 
 def test_where_nobody_reaps_orphans_the_supervisor_ends_all_the_same(

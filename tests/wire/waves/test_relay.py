@@ -132,16 +132,13 @@ def test_whom_the_coordinator_refuses_has_no_stream() -> None:
     assert not relay.has_refusal("a")
 
 
-def test_a_stream_that_was_closed_before_it_began_never_begins() -> None:
+def test_a_stream_that_another_replaced_before_it_began_never_begins() -> None:
     relay, coordinator, _ = world()
-    relay.perform_batch(
-        "a",
-        [
-            Entry(Kind.FIRST, b"coordinator", encode(ask("hang"))),
-            Entry(Kind.WATCH, envelope=encode(Subscribe("a", ()))),
-            Entry(Kind.UNWATCH),
-        ],
-    )
+    watch = Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))
+    hang = Entry(Kind.FIRST, b"coordinator", encode(ask("hang")))
+    relay.perform_batch("a", [hang, watch])
+    relay.perform_batch("a", [watch])
+    assert coordinator.subscribed.get_nowait() == "a"
     coordinator.hung[0].set_result(Noted())
     assert coordinator.subscribed.empty()
 
