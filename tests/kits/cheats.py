@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
+from secureps.client.update import Integers, UpdateIntegers
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sharing import P, lagrange, parse_vector, vector_bytes
 from secureps.messages.coordinator_records import CohortClosed
@@ -116,3 +118,32 @@ def spoils(simulation: Simulation, client: str, times: int, group: str | None = 
         return right(pinned, receipt, key, sealed_for)
 
     sealer._share_key = shared  # type: ignore[method-assign]
+
+
+def poisons(
+    patch: pytest.MonkeyPatch, client: str, change: Callable[[Integers, int], Integers]
+) -> None:
+    """Seals other integers u = z + Z in [0, 2Z] than its update's: `change` of them and of Z."""
+    right = UpdateIntegers.make
+
+    def make(self: UpdateIntegers, *given: Any) -> Any:
+        name, blocks = right(self, *given)
+        if self.client != client:
+            return name, blocks
+        most = self.plan.grid(self.layout.name, self.layout.sent).most
+        return name, [(block, change(made, most).astype(made.dtype)) for block, made in blocks]
+
+    patch.setattr(UpdateIntegers, "make", make)
+
+
+def scale_up(made: Integers, most: int) -> Integers:
+    """Multiplies an update by 1,000, as far as the grid allows."""
+    return np.clip((made.astype(np.int64) - most) * 1000, -most, most) + most
+
+
+def flip_and_scale_up(made: Integers, most: int) -> Integers:
+    return 2 * most - scale_up(made, most)
+
+
+def send_the_most(made: Integers, most: int) -> Integers:
+    return np.full_like(made, 2 * most)

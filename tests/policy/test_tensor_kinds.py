@@ -100,3 +100,10 @@ def test_what_is_frozen_is_counted_and_not_trained() -> None:
     with pytest.raises(PlanRefused, match=r"tensor 'fc\.\w+' is frozen, and the script trains it"):
         refuse_trained(plan, SCHEMA, KINDS)
     refuse_trained(plan, SCHEMA, {})
+
+
+def test_a_group_with_running_statistics_has_no_bound_on_its_sums() -> None:
+    group = small_plan().section.group[0].model_dump()
+    refuse_statistics(small_plan(group=[group | {"bound": "none"}]), SCHEMA, KINDS)
+    with pytest.raises(PlanRefused, match="running statistics are not clipped"):
+        refuse_statistics(small_plan(group=[group | {"bound": "clip"}]), SCHEMA, KINDS)

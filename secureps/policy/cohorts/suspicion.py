@@ -375,10 +375,19 @@ def _order(clients: Clients) -> tuple[int, list[str]]:
     return len(clients), sorted(clients)
 
 
-def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, bool, int, list[str]]:
-    spoils = any(suspects <= clients for suspects in state.suspect_sets)
+def _rank(state: Suspicion, clients: Clients) -> tuple[bool, bool, int, bool, int, list[str]]:
+    """Puts a last suspect to the test among few first, then prefers sets without offenders."""
+    suspected = [suspects for suspects in state.suspect_sets if suspects <= clients]
+    tests = any(len(suspects) == 1 for suspects in suspected)
     flawed = not clients.isdisjoint(state.flawed)
-    return spoils, state.passed.count(clients), flawed, -len(clients), sorted(clients)
+    return (
+        not tests,
+        bool(suspected),
+        state.passed.count(clients),
+        flawed,
+        -len(clients),
+        sorted(clients),
+    )
 
 
 # --- overlap -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.policy.cohorts.suspicion import (
+    COLLUDING,
     MOST_TRIED,
     Choice,
     Clients,
@@ -144,9 +145,29 @@ def test_offenders_that_behave_at_times_cannot_burn_one_version_for_ever(
     assert played.over or played.versions == 10
 
 
+@settings(max_examples=200, deadline=None)
+@given(minimum=st.integers(2, 4), more=st.integers(0, 12), data=st.data())
+def test_two_that_behave_as_they_like_have_nobody_honest_left_out(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    """They know every cohort; at times both spoil exactly those that somebody honest is in."""
+    clients = crowd(minimum + more)
+    offenders = frozenset(sorted(clients)[:COLLUDING])
+    victim = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)), max_size=1)))
+    steady = st.sampled_from([True, True, True, False])
+    played = Played(minimum, clients)
+    for _ in range(20):
+        played.version(
+            lambda cohort: (
+                cohort & offenders if victim <= cohort and data.draw(steady) else frozenset()
+            )
+        )
+    assert played.isolated <= offenders
+
+
 def test_who_is_cleared_and_turns_bad_is_found_all_the_same() -> None:
     played = Played(4, crowd(16))
-    for _ in range(3):
+    for _ in range(2):
         played.version(named(3).intersection)
     played.on(named(3, 9).intersection)
     assert played.isolated == named(3, 9)

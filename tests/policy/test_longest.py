@@ -1,0 +1,86 @@
+"""Safety: the bound on honest sums holds for the worst honest cohorts, and is not much longer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.messages.submission import Cohort, Member, SubmissionId
+from secureps.model.layout import GroupLayout
+from secureps.policy.longest import longest_sum
+from secureps.policy.plan import Plan
+from tests.kits.federations import small_plan
+from tests.kits.privacy_kit import PRIVACY
+
+CLIP = 0.5
+TURNS = 40
+
+
+def plan_of(bits: int = 16, **more: Any) -> Plan:
+    rule = {"quorum": 6}
+    group = {"clip": CLIP, "bound": "clip", "bits": bits, "most_examples": 8, "rule": rule}
+    if "privacy" in more:
+        del group["most_examples"]
+    return small_plan(group=[group], capacity=64, **more)
+
+
+def layout_of(plan: Plan, size: int) -> GroupLayout:
+    (layout,) = plan.lay_out_sizes({"all": size})
+    return layout
+
+
+def cohort_of(*members: tuple[int, int]) -> Cohort:
+    """Of members that weigh and have examples."""
+    made = (
+        Member(SubmissionId(f"c{k}", "all", 0), weight, 0, 0, examples=examples)
+        for k, (weight, examples) in enumerate(members)
+    )
+    return Cohort("all", 0, 1, 0, tuple(made))
+
+
+def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int) -> float:
+    """All send the same update, as long as the clip: the longest sum that they can come to."""
+    rng, grid = np.random.default_rng(seed), plan.grid("all", size)
+    update = (direction / np.linalg.norm(direction) * CLIP * (1 - 1e-6)).astype(np.float32)
+    mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
+    for member in cohort.members:
+        if mechanism is not None:
+            words = lambda count: rng.integers(0, 2**32, count, dtype=np.uint32)  # noqa: E731
+            total += mechanism.add_noise(mechanism.round_update(update, words), words)
+        else:
+            drawn = rng.integers(0, 2**32, size, dtype=np.uint32)
+            total += member.weight * grid.encode(update, drawn, member.examples / 8)
+    return float(np.linalg.norm(grid.decode_sum(total, cohort.weight)))
+
+
+@pytest.mark.parametrize("size", [1, 30, 5000])
+@pytest.mark.parametrize("bits", [4, 16])
+@pytest.mark.parametrize("members", [[(1, 8)] * 2, [(1, 8)] * 30, [(1, 8), (2, 3), (4, 1)]])
+def test_aligned_updates_as_long_as_the_clip_are_within_it(
+    members: list[tuple[int, int]], bits: int, size: int
+) -> None:
+    plan, cohort = plan_of(bits), cohort_of(*members)
+    bound = longest_sum(plan, layout_of(plan, size), cohort)
+    rng = np.random.default_rng(1)
+    found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
+    assert bound is not None
+    assert max(found) <= bound
+    if bits == 16:
+        assert bound < 1.05 * max(found)
+
+
+@pytest.mark.parametrize("size", [30, 5000])
+@pytest.mark.parametrize("count", [2, 30])
+def test_noise_is_within_it(count: int, size: int) -> None:
+    plan = plan_of(privacy=PRIVACY | {"placement": "local"})
+    cohort = cohort_of(*[(1, 1)] * count)
+    bound = longest_sum(plan, layout_of(plan, size), cohort)
+    rng = np.random.default_rng(2)
+    found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
+    assert bound is not None
+    assert max(found) <= bound < 6 * max(found)
+
+
+def test_a_sum_of_no_bounded_group_has_no_bound() -> None:
+    plan = small_plan()
+    assert longest_sum(plan, layout_of(plan, 30), cohort_of((1, 8), (1, 8))) is None
