@@ -16,14 +16,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from statistics import fmean, median
 
-from secureps.config.plan import BufferedSection, PrioritySection, ScalingSection, SyncSection
 from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.requests import Submit, Telemetry
 from secureps.messages.run import Placement
 from secureps.messages.scaling import (
-    BlockAssigned,
     ScalingDecided,
     ShardLoad,
 )
@@ -32,13 +30,11 @@ from secureps.policy.memory import refuse_little_memory
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import (
     Action,
-    Limits,
     Observation,
     Round,
     ScalingPolicy,
     Waits,
     balance,
-    choose_deed,
     decide_by_model,
     decide_by_thresholds,
     decide_nothing,
@@ -261,74 +257,54 @@ def advance(tx: Transaction, load: Load) -> None:
     if not (measured or (section.balance and load.has_news(tx))):
         return
     seen = load.observe(tx, _spares(tx))
-    decided = _balance(tx, load, seen) if section.balance else None
-    if decided is None and measured:
-        decided = _by_policy(tx, load, seen, section)
-    if decided is not None:
-        if section.policy != "fixed" or _is_change(decided, seen):
-            _carry_out(tx, load, seen, decided)
+    action = _balance(tx, load, seen) if section.balance else None
+    if action is None and measured:
+        action = _by_policy(tx, load, seen, POLICIES[section.policy])
+    if action is not None:
+        if section.policy != "fixed" or action != stay(seen, action.reason):
+            _carry_out(tx, load, seen, action)
         load.begin(tx.now)
 
 
-def _decide(
-    tx: Transaction,
-    load: Load,
-    seen: Observation,
-    action: Action,
-    what: str = "",
-    shard: str = "",
-    blocks: tuple[BlockAssigned, ...] = (),
-) -> ScalingDecided:
-    return ScalingDecided(
-        what=what,
-        shard=shard,
+def _carry_out(tx: Transaction, load: Load, seen: Observation, action: Action) -> None:
+    if action.what:
+        act = Act(action.what, action.shard, f"{BY_ITSELF}{action.reason}")
+        try:
+            resharding.begin_move(tx, act)
+        except (Refused, UnknownParty) as error:
+            action = stay(seen, f"{action.reason}; and yet: {error}")
+    decided = ScalingDecided(
+        what=action.what,
+        shard=action.shard,
         deadline=action.deadline,
         buffer=action.buffer,
-        blocks=blocks,
+        blocks=action.blocks,
         reward=seen.reward,
         shards=len(seen.shards),
         loads=tuple(ShardLoad(name, of) for name, of in load.bytes_on_shards(tx).items()),
         reason=action.reason,
         lost=seen.lost,
     )
-
-
-def _is_change(decided: ScalingDecided, seen: Observation) -> bool:
-    moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
-    return moved or bool(decided.what or decided.blocks)
-
-
-def _carry_out(tx: Transaction, load: Load, seen: Observation, decided: ScalingDecided) -> None:
-    reason = decided.reason
-    if decided.what:
-        try:
-            resharding.begin_move(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
-        except (Refused, UnknownParty) as error:
-            decided = _decide(tx, load, seen, stay(seen, f"{reason}; and yet: {error}"))
     tx.write(decided)
 
 
-def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
+def _balance(tx: Transaction, load: Load, seen: Observation) -> Action | None:
     held = tx.federation.placement.held
-    shards = tx.federation.placement.shards
-    costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
+    costs = {name: 1 / tx.federation.shards[name].weight for name in seen.shards}
     found = balance(held, load.bytes_at_once(tx), costs)
     if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
-    return _decide(tx, load, seen, stay(seen, reason), blocks=blocks)
+    return stay(seen, reason, blocks)
 
 
-def _by_policy(
-    tx: Transaction, load: Load, seen: Observation, section: ScalingSection
-) -> ScalingDecided:
-    action = POLICIES[section.policy](seen, _limits(tx, section))
-    what, shard = choose_deed(action, seen)
-    if what == ShardDeed.DRAIN:
-        left = [name for name in seen.shards if name != shard]
+def _by_policy(tx: Transaction, load: Load, seen: Observation, policy: ScalingPolicy) -> Action:
+    action = policy(seen, tx.plan)
+    if action.what == ShardDeed.DRAIN:
+        left = [name for name in seen.shards if name != action.shard]
         if text := _why_too_little(tx, load.memory, resharding.spread_blocks(tx, left)):
-            action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
-    return _decide(tx, load, seen, action, what, shard)
+            return stay(seen, f"{action.reason}; and yet: {text}")
+    return action
 
 
 def _why_too_little(
@@ -360,21 +336,3 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
     left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
     names = sorted(tx.federation.shards.keys() & tx.watchers)
     return tuple(name for name in names if name not in left and tx.is_spare(name))
-
-
-def _limits(tx: Transaction, section: ScalingSection) -> Limits:
-    """Returns the limits by the model's first group; the factors apply to all groups."""
-    rule = tx.plan.group(tx.plan.groups[0]).rule
-    return Limits(
-        least_shards=max(section.least_shards, tx.plan.section.replicas),
-        most_shards=tx.plan.section.most_shards,
-        deadline=rule.deadline,
-        least_deadline=section.least_deadline,
-        most_deadline=section.most_deadline,
-        minimum=rule.minimum,
-        quorum=rule.quorum if isinstance(rule, SyncSection) else 0,
-        extensions=rule.extensions if isinstance(rule, SyncSection) else 0,
-        buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
-        least_buffer=section.least_buffer,
-        group=tx.plan.section.group[0].name if len(tx.plan.section.group) > 1 else "",
-    )

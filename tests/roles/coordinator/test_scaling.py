@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +38,6 @@ from tests.kits.roles_kit import (
     refused,
     take,
 )
-from tests.kits.shoppers import SYNC, sparse_plan
 
 
 @pytest.mark.parametrize("versions", [scaling.LEAST_VERSIONS - 1, scaling.LEAST_VERSIONS])
@@ -70,16 +68,6 @@ def test_what_a_decision_does_is_told_in_a_few_words() -> None:
         status.describe_decision(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
     )
     assert status.describe_decision(decided()) == "as planned"
-
-
-@pytest.mark.parametrize(
-    ("plan", "group"),
-    [(small_plan(scaling={}), ""), (sparse_plan("plain", SYNC, scaling={}), "table")],
-)
-def test_limits_name_their_group_where_there_are_several(plan: Plan, group: str) -> None:
-    tx: Any = SimpleNamespace(plan=plan)
-    assert plan.section.scaling is not None
-    assert scaling._limits(tx, plan.section.scaling).group == group
 
 
 def scaled_plan() -> Plan:
@@ -146,9 +134,9 @@ def test_blocks_do_not_move_to_a_shard_that_has_too_little(
     monkeypatch.setattr(scaling, "balance", lambda *_: made)
     load = desk.at.play.coordinator._load
     seen = load.observe(desk.tx, ())
-    decision = scaling._balance(desk.tx, load, seen)
-    assert decision is not None
-    assert decision.blocks == moves
+    action = scaling._balance(desk.tx, load, seen)
+    assert action is not None
+    assert action.blocks == moves
     load.memory = {"shard-0": float(desk.least(desk.held, "shard-0") - 1)}
     assert scaling._balance(desk.tx, load, seen) is None
 
