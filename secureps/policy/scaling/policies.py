@@ -294,14 +294,25 @@ def balance(
     if not (even and math.isfinite(before) and before > UNEVEN * even):
         return None  # even enough, or costs too far apart to compute with
     while len(moved) < MOST and max(busy.values()) > EVEN * even:
-        found = _best(at, size, busy, costs)
-        if found is None:
+        giver = max(busy, key=lambda shard: (busy[shard], shard))
+        own = [key for key, shards in at.items() if giver in shards]
+        left = {
+            (key, taker): max(
+                busy[giver] - size[key] * costs[giver], busy[taker] + size[key] * costs[taker]
+            )
+            for key in own
+            for taker in costs
+            if taker not in at[key]
+        }
+        best = min(left, key=lambda move: (left[move], move), default=None)
+        # A shard without its last block would have no work, and blocks would move to and fro.
+        if best is None or len(own) < 2 or left[best] >= busy[giver]:
             break
-        moved.append(found)
-        key = (found.group, found.block)
+        key, taker = best
+        moved.append(BlockAssigned(*key, giver, taker))
         del at[key]  # none moves twice
-        busy[found.giver] -= size[key] * costs[found.giver]
-        busy[found.taker] += size[key] * costs[found.taker]
+        busy[giver] -= size[key] * costs[giver]
+        busy[taker] += size[key] * costs[taker]
     after = max(busy.values())
     if not moved or after > WORTH * before:
         return None
@@ -310,27 +321,3 @@ def balance(
         f"{named(givers)} had {before / even:.2f} times the work of an even spread: {blocks} to "
         f"others, which leaves {after / even:.2f}"
     )
-
-
-def _best(
-    at: Mapping[tuple[str, int], Sequence[str]],
-    size: Mapping[tuple[str, int], float],
-    busy: Mapping[str, float],
-    costs: Mapping[str, float],
-) -> BlockAssigned | None:
-    """Finds the move after which the busier of giver and taker has the least to do."""
-    giver = max(busy, key=lambda shard: (busy[shard], shard))
-    best: tuple[float, str, int, str] | None = None
-    own = {key: shards for key, shards in at.items() if giver in shards}
-    if len(own) < 2:
-        return None  # nothing is measured on a shard without blocks: they would move to and fro
-    for key, shards in own.items():
-        rest = busy[giver] - size[key] * costs[giver]
-        for taker in costs:
-            if taker in shards:
-                continue
-            left = max(rest, busy[taker] + size[key] * costs[taker])
-            candidate = (left, *key, taker)
-            if left < busy[giver] and (best is None or candidate < best):
-                best = candidate
-    return None if best is None else BlockAssigned(best[1], best[2], giver, best[3])
