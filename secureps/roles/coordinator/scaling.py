@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from statistics import fmean, median
 
-from secureps.errors import ConfigError, Refused, UnknownParty
+from secureps.errors import Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.requests import Submit, Telemetry
@@ -26,7 +26,7 @@ from secureps.messages.scaling import (
     ShardLoad,
 )
 from secureps.messages.submission import UPDATE, Cohort
-from secureps.policy.memory import refuse_little_memory
+from secureps.policy.memory import why_little_memory
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import (
     Action,
@@ -324,10 +324,8 @@ def _why_too_little(
     then = Placement.by_block(0, sorted(shards), held)
     for shard in sorted(memory.keys() & shards):
         own = {group.name: then.blocks_of(group.name, shard) for group in groups}
-        try:
-            refuse_little_memory(tx.plan, groups, own, int(memory[shard]), threads=1)
-        except ConfigError as error:
-            return f"{shard}: {error}"
+        if text := why_little_memory(tx.plan, groups, own, int(memory[shard]), threads=1):
+            return f"{shard}: {text}"
     return ""
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import ConfigError, Malformed
+from secureps.errors import Malformed
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.requests import Figure, Missing, Telemetry
 from secureps.messages.run import GroupVersion
 from secureps.messages.scaling import BlockAssigned
-from secureps.policy.memory import refuse_little_memory
+from secureps.policy.memory import why_little_memory
 from secureps.policy.plan import Plan
 from secureps.policy.spending import plan_epsilon
 from secureps.roles.coordinator import resharding, scaling, status, trailing
@@ -93,11 +93,7 @@ class Desk:
         own = {name: [b for b, at in enumerate(bs) if shard in at] for name, bs in held.items()}
 
         def works(memory: int) -> bool:
-            try:
-                refuse_little_memory(self.tx.plan, self.groups, own, memory, 1)
-            except ConfigError:
-                return False
-            return True
+            return not why_little_memory(self.tx.plan, self.groups, own, memory, 1)
 
         return bisect_left(range(1 << 20), True, key=works)
 
