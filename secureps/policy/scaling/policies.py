@@ -273,7 +273,7 @@ def balance(
 
     Args:
         held: by group, each block's shards.
-        loads: by group, bytes on their way to all of its blocks; absent if none.
+        loads: by group, bytes on their way to all of its blocks at once; absent if none.
         costs: by shard, cost per byte in any common unit, above 0.
     """
     at = {
