@@ -198,7 +198,8 @@ def _longest(
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
-    refuse_little_memory(plan, groups, blocks, service.memory, SHARD_THREADS)
+    if text := why_little_memory(plan, groups, blocks, service.memory, SHARD_THREADS):
+        raise ConfigError(text)
     versions = (version_bytes(plan, group, blocks[group.name]) for group in groups)
     return max((version for version in versions if version <= service.memory), default=0)
 
@@ -232,23 +233,24 @@ def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
     return found
 
 
-def refuse_little_memory(
+def why_little_memory(
     plan: Plan,
     groups: Sequence[GroupLayout],
     own: Mapping[str, Sequence[int]],
     memory: int,
     threads: int,
-) -> None:
-    """Refuses a shard's limit of `memory` that is less than its blocks in work take (ConfigError).
+) -> str:
+    """Says why a limit of `memory` is less than a shard's blocks in work take; empty if it is not.
 
     `own` has the blocks that are placed on the shard.
     """
     sizes = (version_bytes(plan, group, (block,)) for group in groups for block in own[group.name])
     largest = max(sizes, default=0)
     least = threads * largest
-    if memory < least:
-        raise ConfigError(
-            f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
-            f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
-            f"of its threads, {threads}"
-        )
+    if memory >= least:
+        return ""
+    return (
+        f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
+        f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
+        f"of its threads, {threads}"
+    )
