@@ -36,10 +36,10 @@ from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal
 from secureps.roles.pinned_run import Pinned
 from secureps.service.malloc import (
     CLIENT_HEAPS,
+    WHOLE,
     give_back_free,
     give_back_payloads,
     keep_pieces,
-    keep_whole,
 )
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
@@ -181,7 +181,7 @@ def fetched(keeps: bool) -> int:
         del arrays
 
     if keeps:
-        keep_whole()
+        keep_pieces(WHOLE)
     for _ in range(2):
         wave()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
