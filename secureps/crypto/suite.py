@@ -97,9 +97,9 @@ class PlainOpener(Opener):
     def __init__(self, parameters: CipherParameters) -> None:
         self._adder = PlainAdder(parameters)
 
-    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        self._adder.check_total(slots, total)
-        yield np.frombuffer(total, _SUM).astype(np.int64, copy=False)
+    def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
+        self._adder.check_total(sums.size, total)
+        sums[:] = np.frombuffer(total, _SUM)
 
 
 class PlainCipher(Cipher):
