@@ -313,21 +313,20 @@ class UpdateIntegers:
         follows from `examples`, the public number that the client counts by, which the digest
         covers. NotFinite if a value is not finite.
         """
-        every = range(self.layout.blocks)
-        order = in_own_order(self.client, every)
-
-        def part(block: int) -> _Part:
-            place, sent = self.layout.span(block), self.layout.sent_span(block)
-            return code_of(block), slice(*place), slice(*sent)
-
+        layout, every = self.layout, range(self.layout.blocks)
+        parts = (
+            (code_of(block), slice(*layout.span(block)), slice(*layout.sent_span(block)))
+            for block in every  # one by one, because codes may be large
+        )
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
         most = None if mechanism is not None or rotates else self._grid.range
         tell_cuts(self.client, where, self.layout, update, share, most)
         if mechanism is None:
-            made = [self._round(part(block), update, share) for block in every]
+            made = [self._round(part, update, share) for part in parts]
         else:
-            made = self._round_and_noise(mechanism, [part(block) for block in every], update)
+            made = self._round_and_noise(mechanism, [*parts], update)
+        order = in_own_order(self.client, every)
         return _hash_integers(examples, made), [(block, made[block]) for block in order]
 
     @cached_property
