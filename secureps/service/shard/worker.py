@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -548,27 +549,23 @@ class Stepping:
         return GroupValues(cohort.version, {block: made}, {block: stepped}, codes)
 
     def _means(self, opened: NDArray[np.int64], code: BlockCode | None) -> Iterator[Values]:
-        means = self._average(opened)
-        if code is None:
-            yield from means
-            return
-        mean = code.decode(np.concatenate(tuple(means)))
-        yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
-
-    def _average(self, opened: NDArray[np.int64]) -> Iterator[Values]:
         """Yields the mean, or in a sum group the total, of the members' values, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)
         if plan.is_sum(cohort.group):
             shares = Fraction(1)
-        for start in range(0, opened.size, PIECE):
-            yield grid.weighted_mean(opened[start : start + PIECE], shares, terms)
+        means = (grid.weighted_mean(each, shares, terms) for each in _cut(opened))
+        return means if code is None else _cut(code.decode(np.concatenate([*means])))
 
     def _code(self, block: int) -> BlockCode:
         base = block_digest(self._before.values[block])
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
         return block_code(self._plan, self._layout, block, version, base)
+
+
+def _cut(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (values[start : start + PIECE] for start in range(0, values.size, PIECE))
 
 
 # --- noise -------------------------------------------------------------------------
