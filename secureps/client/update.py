@@ -107,17 +107,12 @@ def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int
         first, k = end, k + 1
 
 
-def keep(
-    outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32], scale: float | None = None
-) -> None:
+def keep(outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32]) -> None:
     """Writes what an update left out to the outbox, durably, under the update's name.
 
     This happens before the journal has the name; the journal says later which of the files counts.
-    `rest` is float32 (values of the group,), in units of `scale`, and is overwritten.
+    `rest` is float32 (values of the group,).
     """
-    if scale is not None:  # the next update will have another scale
-        rest *= np.float32(scale)
-        rest[-1] = 0
     values = rest.astype("<f4", copy=False).data.cast("B")
     outbox.put(kept_key(group, update), payload_digest(values), values)
 

@@ -157,7 +157,7 @@ class BfvOpener(Opener):
 
     def __init__(self, parameters: CipherParameters, key: BfvSecretKey) -> None:
         check_parameters(parameters)
-        self._adder = BfvAdder(parameters)
+        super().__init__(BfvAdder(parameters))
         self._base = parameters.base
         self._ring = _Ring(plain_modulus(parameters.capacity))
         coefficients = key.to_bytes()[-2 * DEGREE * 8 :]
@@ -166,7 +166,6 @@ class BfvOpener(Opener):
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
     def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
-        self._adder.check_total(sums.size, total)
         view = memoryview(total).cast("B")
         for index, start in enumerate(range(0, sums.size, VALUES_PER_CIPHERTEXT)):
             place, own = index * CIPHERTEXT_BYTES, sums[start : start + VALUES_PER_CIPHERTEXT]

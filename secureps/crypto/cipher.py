@@ -249,6 +249,9 @@ class Sealer(abc.ABC):
 class Opener(abc.ABC):
     """The side that may see sums; where a key opens one cohort, that cohort's sums."""
 
+    def __init__(self, adder: Adder) -> None:
+        self._adder = adder
+
     def open(
         self, block: int, total: Payload, slots: int, room: memoryview | None = None
     ) -> npt.NDArray[np.int64]:
@@ -257,6 +260,7 @@ class Opener(abc.ABC):
         They lie in `room` if given: 8 bytes for each slot. Raises Malformed or Oversized for what
         is no total, or was made under another key.
         """
+        self._adder.check_total(slots, total)
         sums = np.empty(slots, np.int64) if room is None else np.frombuffer(room, np.int64)
         self._open(block, total, sums)
         return sums

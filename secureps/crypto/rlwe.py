@@ -250,7 +250,7 @@ class RlweOpener(Opener):
     ) -> None:
         self._slots = place.slots
         self._encoding = choose(parameters)
-        self._adder = RlweAdder(parameters)
+        super().__init__(RlweAdder(parameters))
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(squares)
         ring = self._encoding.ring
         most = ETA * parameters.capacity  # no cohort's sum of keys is larger
@@ -266,7 +266,6 @@ class RlweOpener(Opener):
     def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
         """Raises Refused if the residual shows another key sum."""
         _check_block(block, sums.size, self._slots)
-        self._adder.check_total(sums.size, total)
         enc, degree = self._encoding, self._encoding.ring.degree
         elements, together = enc.elements(sums.size), TOGETHER // degree
         words = _read_words(total).reshape(elements, len(enc.ring.words), degree)

@@ -138,7 +138,7 @@ class ShardWorker(Worker):
             values = np.frombuffer(payload, dtype="<f4")
             if not np.isfinite(values).all():
                 raise Malformed("the founding model has a value that is not finite")
-            if self._has_scale(header.group, header.block) and values[-1] != FIRST:
+            if self._layout(header.group).apart(header.block) and values[-1] != FIRST:
                 raise Malformed(f"the founding model's last value is the clip's scale: {FIRST:g}")
         else:
             if np.frombuffer(payload, dtype="<i8").min() < 0:
@@ -426,9 +426,6 @@ class ShardWorker(Worker):
         made = merge(cohort.version, parts)
         return replace(made, mapped=allocate is not in_memory)
 
-    def _has_scale(self, group: str, block: int) -> bool:
-        return bool(self._layout(group).apart(block))
-
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; DoesNotOpen if the sum of keys is not usable."""
         place = self._state.pinned.place(task.cohort.group)
@@ -461,7 +458,7 @@ class ShardWorker(Worker):
         total: tuple[float, ...] = ()
         if cohort >= 0 and self._state.pinned.plan.trails(group):
             total = tuple(float(value) for block in made.values.values() for value in block)
-        scaled = (block for block in made.values if self._has_scale(group, block))
+        scaled = (block for block in made.values if self._layout(group).apart(block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
         made_of = (group, made.version, digests, state, scale, total)
         return Prepared(self._name, *made_of, cohort=cohort)
