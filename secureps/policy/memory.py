@@ -8,8 +8,8 @@ its process at the worst moment:
                   optimizer's vectors, float32, of the busiest shard's blocks, and differences
                   between as many versions as are shorter than a block; where the shard has a
                   limit, only the version being made
-    work          one block's sum and a member's ciphertext, or under a codec its decoded mean;
-                  opening and stepping go piece by piece and take next to nothing
+    work          one block's sum and a member's ciphertext, or what it opens to, or under a codec
+                  its decoded mean; stepping goes piece by piece and takes next to nothing
     uploads       the blocks and pieces that threads take in at once or pass on to other shards
     connections   gRPC's buffers for every client's uploads
 
@@ -42,6 +42,8 @@ MORE_CHECKPOINTS = 2
 """Checkpoints beside those that the plan keeps: the first, and the one being made."""
 SHARD_THREADS = 1
 """Threads that step a shard's blocks, unless its file says otherwise."""
+SUM_BYTES = 8
+"""Bytes of an opened sum."""
 CODE_BYTES = 40
 """Bytes per sent value while the mean of a block is decoded: its place, its factor, two float64,
 and the words that are drawn for it."""
@@ -138,7 +140,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             sent[primary] += sealed
             held[primary] += 1
             decoding = 0 if chain.is_identity else FLOAT_BYTES * values + CODE_BYTES * slots
-            work = max(work, total + sealed, decoding)
+            work = max(work, total + sealed, total + SUM_BYTES * slots, decoding)
             largest = max(largest, sealed)
     if service.memory is not None:
         state = {shard: _longest(plan, groups, own[shard], service) for shard in service.shards}
