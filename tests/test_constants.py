@@ -40,9 +40,7 @@ from tests.dashboard.test_application import full, opened
 from tests.kits.ledgers import charge
 from tests.kits.nursery import ROOT
 from tests.kits.transport_kit import EchoServer
-from tests.run.deploy.test_kubernetes import of_kind, pods
-from tests.run.deploy.test_slurm import directives
-from tests.run.deploy.test_slurm import written as batch_files
+from tests.run.deploy.test_kubernetes import directives, of_kind, pods, write_batch
 
 Table = dict[str, Any]
 
@@ -233,7 +231,7 @@ def _alike(found: Iterator[Table]) -> Table:
 
 def batch_constants(folder: Path) -> Table:
     """Of all batch files: the notice before a job's end, and how long servers go on after a run."""
-    batch_files(folder / "run")
+    write_batch(folder / "run")
     jobs = {path.stem: path.read_text() for path in (folder / "run").glob("*.sbatch")}
     return {
         "every job": _alike(

@@ -21,7 +21,7 @@ from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Piece, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import DamagedStore, InternalError, KitError
-from secureps.messages.charge import Charge, Fact, Release
+from secureps.messages.charge import Fact
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed
@@ -36,6 +36,7 @@ from secureps.messages.submission import (
     sharing_id,
     signing_bytes,
 )
+from secureps.privacy.ledger import to_row
 from secureps.roles.pinned_run import Pinned
 from secureps.service.loop import in_order
 from secureps.store.spool import Spool
@@ -51,12 +52,8 @@ def draft_receipt(
     unsafe: bool,
 ) -> Receipt:
     """Makes a receipt without blocks, shares and signature; `spends` is its cost in privacy."""
-    charge = spends if isinstance(spends, Charge) else None
-    release = spends if isinstance(spends, Release) else None
-    none = ()
-    return Receipt(
-        run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe
-    )
+    none, fact = (), to_row(spends)
+    return Receipt(run, id, purpose, version, base, none, b"", none, none, 0, *fact, unsafe)
 
 
 class OutboxSealer:

@@ -107,17 +107,12 @@ def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int
         first, k = end, k + 1
 
 
-def keep(
-    outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32], scale: float | None = None
-) -> None:
+def keep(outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32]) -> None:
     """Writes what an update left out to the outbox, durably, under the update's name.
 
     This happens before the journal has the name; the journal says later which of the files counts.
-    `rest` is float32 (values of the group,), in units of `scale`, and is overwritten.
+    `rest` is float32 (values of the group,).
     """
-    if scale is not None:  # the next update will have another scale
-        rest *= np.float32(scale)
-        rest[-1] = 0
     values = rest.astype("<f4", copy=False).data.cast("B")
     outbox.put(kept_key(group, update), payload_digest(values), values)
 
@@ -313,21 +308,20 @@ class UpdateIntegers:
         follows from `examples`, the public number that the client counts by, which the digest
         covers. NotFinite if a value is not finite.
         """
-        every = range(self.layout.blocks)
-        order = in_own_order(self.client, every)
-
-        def part(block: int) -> _Part:
-            place, sent = self.layout.span(block), self.layout.sent_span(block)
-            return code_of(block), slice(*place), slice(*sent)
-
+        layout, every = self.layout, range(self.layout.blocks)
+        parts = (
+            (code_of(block), slice(*layout.span(block)), slice(*layout.sent_span(block)))
+            for block in every  # one by one, because codes may be large
+        )
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
         most = None if mechanism is not None or rotates else self._grid.range
         tell_cuts(self.client, where, self.layout, update, share, most)
         if mechanism is None:
-            made = [self._round(part(block), update, share) for block in every]
+            made = [self._round(part, update, share) for part in parts]
         else:
-            made = self._round_and_noise(mechanism, [part(block) for block in every], update)
+            made = self._round_and_noise(mechanism, [*parts], update)
+        order = in_own_order(self.client, every)
         return _hash_integers(examples, made), [(block, made[block]) for block in order]
 
     @cached_property

@@ -128,7 +128,7 @@ from secureps.policy.plan import (
 from secureps.policy.spending import make_fact, mark_unit
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.ledger import OWN_DELTA, Ledger, to_row
-from secureps.privacy.mechanism import clip_l2
+from secureps.privacy.mechanism import clip_in_place, clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
@@ -192,14 +192,14 @@ class Site:
 class _Draft:
     """An update that may be sealed once its row is in the ledger.
 
-    `rest`, under feedback, writes what its integers left out to the outbox.
+    `rest` is what its integers left out, float32 (values of the group,), under feedback.
     """
 
     aim: Aim
     row: UpdateReleased
     receipt: Receipt
     blocks: Sequence[tuple[int, Integers]]
-    rest: Callable[[], None] | None
+    rest: NDArray[np.float32] | None
 
 
 def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
@@ -208,7 +208,7 @@ def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) ->
     if plan.is_exact(layout.name):
         check_addends(section, layout, values)
         return Update.from_values(values, float(np.linalg.norm(values)))
-    return Update.from_values(*clip_l2(values, section.clip))
+    return Update.from_values(values, clip_in_place(values, section.clip))
 
 
 class ClientWorker(Worker):
@@ -687,11 +687,11 @@ class ClientWorker(Worker):
             examples=examples,
         )
 
-        def leave_rest() -> None:
-            scale = self._read_scale(aim.group, pulled[aim.group][-1])
-            keep(self._outbox, aim.group, receipt.update, update.values, scale)
-
-        rest = leave_rest if plan.group(aim.group).feedback else None
+        rest = update.values if plan.group(aim.group).feedback else None
+        scale = None if rest is None else self._read_scale(aim.group, pulled[aim.group][-1])
+        if rest is not None and scale is not None:  # the next update will have another scale
+            rest *= np.float32(scale)
+            rest[-1] = 0
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
 
     def _find_rotation(self) -> Transform | None:
@@ -722,7 +722,7 @@ class ClientWorker(Worker):
     def _seal(self, made: _Draft) -> Sealed:
         sealed = self._sealer.seal(self._machine.pinned, made.receipt, made.blocks)
         if made.rest is not None:
-            made.rest()
+            keep(self._outbox, made.aim.group, made.receipt.update, made.rest)
         return sealed
 
     def _name_update(self, aim: Aim, integers: bytes) -> bytes:

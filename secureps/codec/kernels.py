@@ -1,4 +1,4 @@
-"""The grid's kernel, compiled by numba; `codec.numpy_kernels` makes the same bits in plain NumPy.
+"""The grid's kernel, compiled by numba, and in plain NumPy, which makes the same bits.
 
 `round_to_grid` reads a client's secret values. It does not branch on them, but on some processors
 a division takes longer for some operands, so its timing may tell something to an observer on the
@@ -10,13 +10,37 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec import numpy_kernels
 from secureps.compiled import fall_back_to, kernel
 
 _WORD = np.float64(2.0**32)
 
 
-@fall_back_to(numpy_kernels.round_to_grid)
+def _round_by_numpy(
+    x: NDArray[np.float32] | NDArray[np.float64],
+    share: float,
+    words: NDArray[np.uint32],
+    reach: float,
+    most: float,
+    out: NDArray[np.int32],
+) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = x.astype(np.float64) * share
+    if not np.isfinite(value).all():
+        return False
+    np.clip(value, -reach, reach, out=value)
+    value /= reach
+    value *= most
+    floor = np.floor(value)
+    value -= floor
+    value *= 2.0**32
+    floor += words < value
+    np.clip(floor, -most, most, out=floor)
+    floor += most
+    out[:] = floor
+    return True
+
+
+@fall_back_to(_round_by_numpy)
 @kernel
 def round_to_grid(
     x: NDArray[np.float32] | NDArray[np.float64],

@@ -157,7 +157,7 @@ class BfvOpener(Opener):
 
     def __init__(self, parameters: CipherParameters, key: BfvSecretKey) -> None:
         check_parameters(parameters)
-        self._adder = BfvAdder(parameters)
+        super().__init__(BfvAdder(parameters))
         self._base = parameters.base
         self._ring = _Ring(plain_modulus(parameters.capacity))
         coefficients = key.to_bytes()[-2 * DEGREE * 8 :]
@@ -165,14 +165,12 @@ class BfvOpener(Opener):
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
-    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        self._adder.check_total(slots, total)
+    def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
         view = memoryview(total).cast("B")
-        for index, start in enumerate(range(0, slots, VALUES_PER_CIPHERTEXT)):
-            place = index * CIPHERTEXT_BYTES
-            count = min(VALUES_PER_CIPHERTEXT, slots - start)
+        for index, start in enumerate(range(0, sums.size, VALUES_PER_CIPHERTEXT)):
+            place, own = index * CIPHERTEXT_BYTES, sums[start : start + VALUES_PER_CIPHERTEXT]
             packed = self._decrypt(view[place : place + CIPHERTEXT_BYTES])
-            yield unpack(packed[: -(-count // DIGITS)], self._base, count)
+            own[:] = unpack(packed[: -(-own.size // DIGITS)], self._base, own.size)
 
     def _decrypt(self, total: memoryview) -> npt.NDArray[np.int64]:
         """Decrypts one ciphertext to packed sums, int64 (4096,), whose range proves the opening.

@@ -249,25 +249,25 @@ class Sealer(abc.ABC):
 class Opener(abc.ABC):
     """The side that may see sums; where a key opens one cohort, that cohort's sums."""
 
-    @abc.abstractmethod
-    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Opens a block's total piece by piece: integer sums, each in [0, capacity * levels].
+    def __init__(self, adder: Adder) -> None:
+        self._adder = adder
 
-        No piece may be trusted before all were taken, because an error may follow the last.
+    def open(
+        self, block: int, total: Payload, slots: int, room: memoryview | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Opens a block's total: integer sums, int64 (slots,), in [0, capacity * levels].
 
-        Yields:
-            int64 (n,), n >= 1, `slots` together; the next piece may overwrite the memory.
-        Raises:
-            Malformed, Oversized: not a total, or made under another key.
+        They lie in `room` if given: 8 bytes for each slot. Raises Malformed or Oversized for what
+        is no total, or was made under another key.
         """
-
-    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """Opens a block's total: integer sums, int64 (slots,); raises as `pieces`."""
-        sums, at = np.empty(slots, np.int64), 0
-        for piece in self.pieces(block, total, slots):
-            sums[at : at + piece.size] = piece
-            at += piece.size
+        self._adder.check_total(slots, total)
+        sums = np.empty(slots, np.int64) if room is None else np.frombuffer(room, np.int64)
+        self._open(block, total, sums)
         return sums
+
+    @abc.abstractmethod
+    def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
+        """Fills the sums of a block."""
 
 
 class Cipher(abc.ABC):

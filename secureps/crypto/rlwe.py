@@ -5,7 +5,7 @@
 
     client   RlweSealing.pieces   encrypts one block of one submission (`client.sealing`)
     shard    RlweAdder            checks blocks, and adds them with weights (`service.shard.worker`)
-    shard    RlweOpener.pieces    opens the sum, given S, and judges it by its residual
+    shard    RlweOpener           opens the sum, given S, and judges it by its residual
     shard    RlweClear            adds the shard's own noise, without a key
 
 Every sealing has its own key and seals each block once, because the same (s, a_j) under two
@@ -250,7 +250,7 @@ class RlweOpener(Opener):
     ) -> None:
         self._slots = place.slots
         self._encoding = choose(parameters)
-        self._adder = RlweAdder(parameters)
+        super().__init__(RlweAdder(parameters))
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(squares)
         ring = self._encoding.ring
         most = ETA * parameters.capacity  # no cohort's sum of keys is larger
@@ -263,12 +263,11 @@ class RlweOpener(Opener):
         self._public = PublicPolynomials(ring, place)
         self._key = transform_key(ring, key.astype(np.int32))
 
-    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Raises Refused after the last piece if the residual shows another key sum."""
-        _check_block(block, slots, self._slots)
-        self._adder.check_total(slots, total)
+    def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
+        """Raises Refused if the residual shows another key sum."""
+        _check_block(block, sums.size, self._slots)
         enc, degree = self._encoding, self._encoding.ring.degree
-        elements, together = enc.elements(slots), TOGETHER // degree
+        elements, together = enc.elements(sums.size), TOGETHER // degree
         words = _read_words(total).reshape(elements, len(enc.ring.words), degree)
         out = np.empty((min(together, elements), enc.digits, degree), np.int64)
         squares, sound = 0.0, True
@@ -283,7 +282,8 @@ class RlweOpener(Opener):
                 out[:count],
             )
             squares, sound = squares + float(found), sound and bool(whole)
-            yield out[:count].reshape(-1)[: slots - first * enc.values]
+            own = sums[first * enc.values : (first + count) * enc.values]
+            own[:] = out[:count].reshape(-1)[: own.size]
         residual = math.sqrt(squares / (elements * degree))
         if not sound or residual > self._most:
             raise Refused(

@@ -94,12 +94,8 @@ class PlainSealer(Sealer):
 class PlainOpener(Opener):
     """Reads the sums."""
 
-    def __init__(self, parameters: CipherParameters) -> None:
-        self._adder = PlainAdder(parameters)
-
-    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        self._adder.check_total(slots, total)
-        yield np.frombuffer(total, _SUM).astype(np.int64, copy=False)
+    def _open(self, block: int, total: Payload, sums: npt.NDArray[np.int64]) -> None:
+        sums[:] = np.frombuffer(total, _SUM)
 
 
 class PlainCipher(Cipher):
@@ -120,7 +116,7 @@ class PlainCipher(Cipher):
         return PlainSealer(self.parameters)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> PlainOpener:
-        return PlainOpener(self.parameters)
+        return PlainOpener(self.adder())
 
 
 class BfvCipher(Cipher):

@@ -74,15 +74,16 @@ class Access:
     def __init__(self, hosts: frozenset[str], secured: bool, viewer: Viewer | None) -> None:
         self._hosts = hosts
         self._origins = frozenset(f"http{'s' if secured else ''}://{host}" for host in hosts)
-        self._viewer = viewer
+        self._viewer, self._lock = viewer, threading.Lock()
         self._session = secrets.token_urlsafe(TOKEN_BYTES)
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
 
     def enter(self, token: str) -> str | None:
         """Exchanges the token, once, for the content of a cookie; None for anything else."""
-        if self._viewer is None or not self.token or not _same(token, self.token):
-            return None
-        self.token = ""
+        with self._lock:
+            if self._viewer is None or not self.token or not _same(token, self.token):
+                return None
+            self.token = ""
         return self._session
 
     def find_viewer(self, session: str | None) -> Viewer | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,15 +76,12 @@ def dashboard(
         shutdown.wait()
 
 
-def show_run() -> Callable[[Path], AbstractContextManager[None]]:
-    """Returns what shows a run of `up`, by its folder."""
+def show_run(run: Path) -> AbstractContextManager[None]:
+    """Shows a run of `up`, by its folder."""
     from secureps.dashboard.application import Looking, show_beside
 
-    def shown(run: Path) -> AbstractContextManager[None]:
-        target = find(run, None, None, None)
-        return show_beside(Looking(target.kit, None, target))
-
-    return shown
+    target = find(run, None, None, None)
+    return show_beside(Looking(target.kit, None, target))
 
 
 def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]:

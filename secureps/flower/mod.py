@@ -66,7 +66,7 @@ from secureps.run.up.folder import client_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
-from secureps.service.malloc import keep_whole
+from secureps.service.malloc import WHOLE, keep_pieces
 from secureps.service.one_wave import ask_party, play_wave
 from secureps.service.process import Party
 from secureps.store import durability
@@ -151,7 +151,7 @@ def _seal(
         return {"wave": 1}, ask_party(Path(str(holder)), batch)
     settings = NodeSettings.of(dict(context.node_config), told)
     if settings.simulated:  # this process plays the waves of many nodes
-        keep_whole()
+        keep_pieces(WHOLE)
     form = ModelForm.from_json(str(told.get(FORM, "")))
     policy = read_policy(settings.site)
     tells = policy.terms.evaluation

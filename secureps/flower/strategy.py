@@ -113,7 +113,7 @@ from secureps.run.up.folder import (
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from secureps.service.malloc import keep_whole
+from secureps.service.malloc import WHOLE, keep_pieces
 from secureps.service.process import KitWatch, authenticator, choose_address, make_link, turn
 from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
@@ -200,7 +200,7 @@ class Aggregator:
 
     def __enter__(self) -> Self:
         if self.simulated:  # all of Flower's simulation is in this process
-            keep_whole()
+            keep_pieces(WHOLE)
         with ExitStack() as starting:
             starting.callback(self._closing.close)
             self._closing.enter_context(durability.skip_waits(self.simulated))

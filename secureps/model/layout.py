@@ -35,9 +35,6 @@ MOST_BLOCKS = 1 << 14
 """The most blocks in a group, because a receipt names each of them in one message. Blocks are
 counted before anything is allocated: a malicious schema of a few bytes can ask for billions."""
 
-_PIECE = 1 << 16
-"""Values that are converted at a time, so that they stay in the cache."""
-
 SCALE = TensorSpec("secureps:scale", (), "float32")
 """Stands for the scale, the last value of a group whose clip (`privacy.client_level`) or range
 (`codec.grid`) moves. It is no tensor of the model, and the name is reserved."""
@@ -117,15 +114,10 @@ class GroupLayout:
         NotFinite for a NaN, an infinity, or a value too large for float32.
         """
         flat = np.empty(self.size, dtype=np.float32)
-        start = 0
-        for spec, view in self.views(tensors):
-            for first in range(0, view.size, _PIECE):
-                piece = view[first : first + _PIECE]
-                stop = start + piece.size
-                with np.errstate(over="ignore"):
-                    flat[start:stop] = piece
-                _demand_finite(flat[start:stop], spec.name)
-                start = stop
+        for (name, part), (_, view) in zip(self.parts(), self.views(tensors), strict=True):
+            with np.errstate(over="ignore"):
+                flat[part] = view
+            _demand_finite(flat[part], name)
         return flat
 
     def refuse_inexact(self, tensors: Mapping[str, Any], constants: Container[str] = ()) -> None:
@@ -141,16 +133,14 @@ class GroupLayout:
             or (spec.dtype == "float64" and spec.name in constants)
         )
         for spec, view in replace(self, tensors=exact).views(tensors):
-            for first in range(0, view.size, _PIECE):
-                piece = view[first : first + _PIECE]
-                with np.errstate(over="ignore", invalid="ignore"):
-                    other = piece.astype(np.float32).astype(piece.dtype) != piece
-                if other.any():
-                    raise WrongShape(
-                        f"tensor {spec.name!r} ({spec.dtype}) has the value {piece[other][0]}, "
-                        "which float32 cannot hold: it would become another number on its way; "
-                        "list it as frozen in the plan, if all clients have the same, or as local"
-                    )
+            with np.errstate(over="ignore", invalid="ignore"):
+                other = view.astype(np.float32).astype(view.dtype) != view
+            if other.any():
+                raise WrongShape(
+                    f"tensor {spec.name!r} ({spec.dtype}) has the value {view[other][0]}, which "
+                    "float32 cannot hold: it would become another number on its way; list it as "
+                    "frozen in the plan, if all clients have the same, or as local"
+                )
 
     def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
         """Yields the group's tensors in order, flattened, as views if they are contiguous.

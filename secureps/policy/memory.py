@@ -8,8 +8,8 @@ its process at the worst moment:
                   optimizer's vectors, float32, of the busiest shard's blocks, and differences
                   between as many versions as are shorter than a block; where the shard has a
                   limit, only the version being made
-    work          one block's sum and a member's ciphertext, or under a codec its decoded mean;
-                  opening and stepping go piece by piece and take next to nothing
+    work          one block's sum and a member's ciphertext, or what it opens to, or under a codec
+                  its decoded mean; stepping goes piece by piece and takes next to nothing
     uploads       the blocks and pieces that threads take in at once or pass on to other shards
     connections   gRPC's buffers for every client's uploads
 
@@ -42,6 +42,8 @@ MORE_CHECKPOINTS = 2
 """Checkpoints beside those that the plan keeps: the first, and the one being made."""
 SHARD_THREADS = 1
 """Threads that step a shard's blocks, unless its file says otherwise."""
+SUM_BYTES = 8
+"""Bytes of an opened sum."""
 CODE_BYTES = 40
 """Bytes per sent value while the mean of a block is decoded: its place, its factor, two float64,
 and the words that are drawn for it."""
@@ -138,7 +140,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             sent[primary] += sealed
             held[primary] += 1
             decoding = 0 if chain.is_identity else FLOAT_BYTES * values + CODE_BYTES * slots
-            work = max(work, total + sealed, decoding)
+            work = max(work, total + sealed, total + SUM_BYTES * slots, decoding)
             largest = max(largest, sealed)
     if service.memory is not None:
         state = {shard: _longest(plan, groups, own[shard], service) for shard in service.shards}
@@ -198,7 +200,8 @@ def _longest(
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
-    refuse_little_memory(plan, groups, blocks, service.memory, SHARD_THREADS)
+    if text := why_little_memory(plan, groups, blocks, service.memory, SHARD_THREADS):
+        raise ConfigError(text)
     versions = (version_bytes(plan, group, blocks[group.name]) for group in groups)
     return max((version for version in versions if version <= service.memory), default=0)
 
@@ -232,23 +235,24 @@ def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
     return found
 
 
-def refuse_little_memory(
+def why_little_memory(
     plan: Plan,
     groups: Sequence[GroupLayout],
     own: Mapping[str, Sequence[int]],
     memory: int,
     threads: int,
-) -> None:
-    """Refuses a shard's limit of `memory` that is less than its blocks in work take (ConfigError).
+) -> str:
+    """Says why a limit of `memory` is less than a shard's blocks in work take; empty if it is not.
 
     `own` has the blocks that are placed on the shard.
     """
     sizes = (version_bytes(plan, group, (block,)) for group in groups for block in own[group.name])
     largest = max(sizes, default=0)
     least = threads * largest
-    if memory < least:
-        raise ConfigError(
-            f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
-            f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
-            f"of its threads, {threads}"
-        )
+    if memory >= least:
+        return ""
+    return (
+        f"memory, {memory:,} bytes, is too little for what this shard holds: it works with "
+        f'"{memory_text(least)}" or more, its longest block, {largest:,} bytes, for each '
+        f"of its threads, {threads}"
+    )

@@ -352,7 +352,6 @@ class RosterFollower:
         self._kit = self.roster = roster
         self.unix: float | None = None
         self._kept = dict[bytes, tuple[Roster, ...]]()
-        self._last: Roster | None = None
         self._said = ""
 
     def apply(self, record: RosterFollowed) -> None:
@@ -419,10 +418,8 @@ class RosterFollower:
 
     @property
     def records(self) -> tuple[RosterFollowed, ...]:
-        kept = {each for rosters in self._kept.values() for each in rosters} - {self._last}
-        last = () if self._last is None else (self._last,)
-        rosters = (*sorted(kept, key=_place), *last)
-        return tuple(RosterFollowed(each.text) for each in rosters)
+        kept = {each for rosters in self._kept.values() for each in rosters}
+        return tuple(RosterFollowed(each.text) for each in sorted(kept, key=_place))
 
     def _keep(self, roster: Roster) -> None:
         """Keeps, of each committee, its first roster, its newest, and the last to expire."""
@@ -434,7 +431,6 @@ class RosterFollower:
                 max(known, key=lambda each: each.expires or math.inf),
             }
         )
-        self._last = roster
 
     def _rosters(self, committee: bytes | None) -> list[Roster]:
         """Returns the known rosters with the key holders of this digest, oldest first."""

@@ -71,7 +71,7 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (Extras(tensorboard, mlflow), copies, show_run() if shown else nullcontext, standby, pin)
+    also = (Extras(tensorboard, mlflow), copies, show_run if shown else nullcontext, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 

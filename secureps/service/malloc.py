@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -25,7 +24,11 @@ PIECES = 2 << 20
 """Bytes that exceed every array that a client makes for a piece of an update."""
 
 WHOLE = (32 << 20) - (1 << 16)
-"""Bytes of the largest block whose release raises glibc's thresholds (M_MMAP_THRESHOLD_MAX)."""
+"""Bytes of the largest block whose release raises glibc's thresholds (M_MMAP_THRESHOLD_MAX).
+
+A process that makes large arrays again and again keeps so many: else it would fetch their pages
+anew, which takes up to a third of its time for a model of a million values.
+"""
 
 _NO_GLIBC = (AttributeError, OSError, TypeError)
 """Errors of ctypes where the C library is not glibc, or has no default name (Windows)."""
@@ -34,24 +37,14 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
-def keep_pieces() -> bool:
-    """Makes glibc keep twice PIECES free bytes of a heap; returns whether the library is glibc.
+def keep_pieces(length: int = PIECES) -> bool:
+    """Makes glibc keep twice `length` free bytes of a heap; returns whether the library is glibc.
 
     Freeing a block raises the thresholds (mallopt(3)). They are not set, because then they would
     rise no more, and a data holder's training may need that.
     """
-    np.empty(PIECES, np.uint8)
+    np.empty(length, np.uint8)
     return _set({_M_ARENA_MAX: CLIENT_HEAPS})
-
-
-@functools.cache
-def keep_whole() -> None:
-    """Makes glibc keep twice WHOLE free bytes of a heap, and map no shorter block by itself.
-
-    A process that makes large arrays again and again would otherwise fetch their pages anew: up to
-    a third of its time for a model of a million values.
-    """
-    np.empty(WHOLE, np.uint8)
 
 
 def give_back_free() -> None:

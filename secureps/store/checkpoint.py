@@ -239,7 +239,7 @@ def read_state(
     path: str | Path, prefix: str = "", digest: bytes | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Reads the tensors with this `prefix`, and the metadata; raises as `find_tensors`."""
-    placed, metadata = _find_tensors(Path(path), digest)
+    placed, metadata = find_tensors(Path(path), digest)
     tensors = {
         name: _view(bytearray().join(tensor.pieces()), replace(tensor, offset=0))
         for name, tensor in placed.items()
@@ -250,7 +250,7 @@ def read_state(
 
 def read_metadata(path: str | Path) -> dict[str, str]:
     """Reads a state file's metadata; DamagedStore if the file is absent or damaged."""
-    return _find_tensors(Path(path), None)[1]
+    return find_tensors(Path(path), None)[1]
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -459,19 +459,12 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 
 
-def find_tensors(path: Path, digest: bytes | None) -> dict[str, FiledTensor]:
-    """Finds where the tensors of a safetensors file lie in it.
+def find_tensors(path: Path, digest: bytes | None) -> tuple[dict[str, FiledTensor], dict[str, str]]:
+    """Finds where the tensors of a safetensors file lie in it; returns also its metadata.
 
     Without the `digest` of the whole file only the header is read. DamagedStore if the file is
-    absent, torn, of types that numpy lacks, or of another digest.
+    absent, torn, of types that numpy lacks, of another digest, or has other bytes than its tensors.
     """
-    return _find_tensors(path, digest)[0]
-
-
-def _find_tensors(
-    path: Path, digest: bytes | None
-) -> tuple[dict[str, FiledTensor], dict[str, str]]:
-    """Reads a header; DamagedStore unless its tensors are exactly the file's bytes."""
     with open_part(path) as file:
         size = os.fstat(file.fileno()).st_size
         begin = file.read(HEADER_START)
@@ -516,7 +509,7 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
         DamagedStore: as `find_tensors`.
         MemoryError: no address space, or no map, is left for the process.
     """
-    placed = find_tensors(path, digest)
+    placed, _ = find_tensors(path, digest)
     with open_part(path) as file:
         try:
             whole = _map(file, 0, mmap.ACCESS_READ)

@@ -65,9 +65,6 @@ from secureps.store.atomic_file import write_durably
 Record = Any
 """An instance of a class of RECORDS."""
 
-_PAGE = 1000
-"""Rows that `rows_after` fetches at a time."""
-
 DAMAGED = (sqlite3.Error, UnicodeDecodeError)
 """Errors of SQLite over a damaged file; the second one if its message quotes damaged bytes."""
 UNREADABLE = (Malformed, ValueError, TypeError, KeyError, RecursionError)
@@ -118,19 +115,17 @@ def _columns_after(
 ) -> Iterator[Columns]:
     """Yields the same rows, compared with their digests, without reading their records."""
     seq, chain = first.seq, first.chain
-    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-    while seq < last.seq:
-        with name_damage(path, f"after row {seq}: "):
-            page = base.execute(query, (seq, last.seq, _PAGE)).fetchall()
-        if not page:
-            raise DamagedStore(f"{path}: row {seq + 1} is missing")
-        for columns in page:
+    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq"
+    with name_damage(path, f"after row {seq}: "):
+        for columns in base.execute(query, (seq, last.seq)):
             seq += 1
             if columns[0] != seq:
                 raise DamagedStore(f"{path}: row {seq} is missing")
             _check_row(path, chain, *columns)
             chain = columns[-1]
             yield columns
+    if seq < last.seq:
+        raise DamagedStore(f"{path}: row {seq + 1} is missing")
     if chain != last.chain:
         raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
 

@@ -224,7 +224,7 @@ def test_what_would_reach_into_another_block_is_refused() -> None:
     opener = RlweOpener(NARROW, place(4_096), np.zeros(2048, np.int64), 0)
     for block, size in ((0, 4_097), (-1, 100)):
         with pytest.raises(InternalError, match="polynomials of another block"):
-            opener.open(block, b"", size)
+            opener.open(block, bytes(RlweAdder(NARROW).total_bytes(size)), size)
 
 
 @of_both

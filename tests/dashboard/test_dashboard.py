@@ -253,7 +253,7 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
 ) -> None:
     origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
     (kit.parent / ORIGIN).write_text(json.dumps(origin))
-    with claim_folder(kit.parent), show_run()(kit.parent):
+    with claim_folder(kit.parent), show_run(kit.parent):
         browser = Browser(capsys.readouterr().out.split()[-1])
         told = browser.told(lambda each: each["operator"]["blocking"])["operator"]
         assert acted(browser)[0] == 403, "it was not begun with --act"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kits.flower_simulation import EXAMPLES, copied, private, simulate
+from tests.kits.nursery import ROOT
 
 APPS = {"numpy": 0.8, "sklearn": 0.9, "pytorch": 0.6, "lora": 0.6}
 """The accuracy that five nodes reach at least in three rounds; a guess has 0.1, of tumours 0.63."""
@@ -45,9 +46,13 @@ def test_five_lines_make_an_app_private(name: str) -> None:
     assert changed(name) <= MOST_LINES
 
 
-def test_the_page_of_apps_shows_the_lines_of_one() -> None:
-    diff = (EXAMPLES / "numpy" / "private.diff").read_text()
-    assert f"```diff\n{diff}```" in (EXAMPLES / "README.md").read_text()
+def test_the_page_shows_the_lines_of_one() -> None:
+    """Those of its code."""
+    page = (ROOT / "docs" / "flower.md").read_text()
+    (shown,) = re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    _, code = (EXAMPLES / "numpy" / "private.diff").read_text().split("--- a/numpyexample/client")
+    lines = [line for line in code.splitlines() if re.match(r"[+-](?![+-])", line)]
+    assert [line for line in shown.splitlines() if line[0] != " "] == lines
 
 
 @pytest.mark.slow

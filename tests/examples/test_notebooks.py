@@ -3,18 +3,29 @@
 import ast
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import secureps as ps
+from tests.kits.disk_federation import DiskFederation
 from tests.kits.nursery import ROOT
 
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 FIRST = '[losses, result.epsilon, result.folder.joinpath("report").is_dir()]'
 OWN = "[result.score, result.epsilon, price, patients.score, patients.epsilon]"
-RESULTS = {"first_federation": FIRST, "own_model": OWN}
+ADAPTERS = "[losses, ends, share]"
+STATISTICS = "[federated == pooled, float(federated['mean bmi']), federated['decades']]"
+RESULTS = {
+    "first_federation": FIRST,
+    "own_model": OWN,
+    "adapters": ADAPTERS,
+    "statistics": STATISTICS,
+}
 """What is looked at once a notebook's cells have run."""
 
 
@@ -65,6 +76,8 @@ def test_a_notebook_is_kept_without_outputs(name: str) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_notebook_imports_from_the_front_door_and_what_pages_name(name: str) -> None:
     known = {"numpy", "secureps", "sklearn", "torch", "clinic"} | sys.stdlib_module_names
+    if name == "adapters":
+        known |= {"transformers", "peft", "safetensors", "firm"}
     for cell in read(name)["cells"]:
         code = "".join(line for line in cell["source"] if not line.startswith("%%"))
         if cell["cell_type"] == "markdown" or cell["source"][0] == "%%writefile plan.toml\n":
@@ -99,3 +112,59 @@ def test_an_own_model_learns_within_its_budget(
     assert 5 < epsilon <= 6
     assert 5 < spent <= 6
     assert price["unit"].startswith("all records of one person")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_adapters_learn_from_the_texts_of_all_firms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("transformers", "peft", "accelerate"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    losses, ends, share = play("adapters", tmp_path, monkeypatch)
+    assert ends == 3 * ["all 3 versions are made"]
+    assert losses["the federation"] < losses["one firm alone"] < losses["the base"] - 0.05
+    assert 0 < share < 0.2, "the base stays where it is"
+
+
+@pytest.mark.slow
+def test_statistics_are_those_of_pooled_records_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sklearn.datasets import load_diabetes
+
+    is_exact, mean, decades = play("statistics", tmp_path, monkeypatch)
+    columns = load_diabetes(scaled=False).data
+    assert is_exact
+    assert mean == pytest.approx(10 * columns[:, 2].mean(), rel=1e-12)
+    assert decades == np.histogram(columns[:, 0], bins=range(0, 101, 10))[0].tolist()
+
+
+@pytest.mark.slow
+def test_a_session_counts_as_the_statistics_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines at the end of that notebook, beside four clinics of its own script."""
+    cells = ["".join(cell["source"]) for cell in read("statistics")["cells"]]
+    for cell in cells:
+        if file := re.match(r"%%writefile (\S+)\n", cell):
+            (tmp_path / file[1]).write_text(cell[file.end() :])
+    (lines,) = re.findall(r"```python\n(.*?)```", cells[-1], re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "clinic", raising=False)
+    import clinic  # type: ignore[import-not-found]
+
+    def clinic_of(number: int) -> Any:
+        return clinic.make({"partition": number})
+
+    scope: dict[str, Any] = {"ps": ps, "count": clinic.count, "patients": clinic_of(4).patients}
+    with DiskFederation(ps.load_plan("plan.toml"), tmp_path, 5, clinic_of) as federation:
+        known = {"HOST:PORT": federation.server, "clinic-1": federation.clients[-1]}
+        for word, own in known.items():
+            lines = lines.replace(word, own)
+        exec(lines, scope)
+    pooled, totals = clinic.count(clinic.PATIENTS), scope["session"].totals
+    parts = [clinic.count(clinic_of(number).patients, pooled) for number in range(5)]
+    for name in pooled:
+        assert np.array_equal(totals[name], sum(part[name] for part in parts)), name

@@ -19,7 +19,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.scaling import UP, Load
+from secureps.roles.coordinator.scaling import UP, Load, find_bytes_at_once
 from secureps.roles.machine import WORKER
 from secureps.roles.member.member import LEFT, Member
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -456,15 +456,6 @@ def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:
     assert same(ended.model(), stays.model())
 
 
-def test_a_row_block_moves_once_each_has_had_a_round(tmp_path: Path) -> None:
-    at = shops({"every": 0.1}, tmp_path)
-    at.play.run(lambda: bool(at.decided))
-    versions = at.play.versions()
-    assert at.decided[0].blocks
-    assert {each.group for each in cohorts(at.play)} == set(versions)
-    assert sum(versions.values()) < 3 * len(versions), "no policy would decide yet"
-
-
 @pytest.mark.parametrize("bandwidth", [5_000.0, 1e9])
 def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
     bandwidth: float, tmp_path: Path
@@ -472,14 +463,11 @@ def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
     """Of a link that is full less comes in a second, and as much in a round."""
     at = shops({"every": 1e6}, tmp_path, bandwidth)
     at.play.run(lambda: min(at.play.versions().values()) >= 3)
-    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
+    tx = at.play.coordinator._tx(at.play.loop.now())
     update = max(block.size for block in received(at.play, "table.0"))
     sizes = {f"table.{k}": sum(k in own for own in SKEWED) * update for k in range(4)}
-    known = load.bytes_at_once(tx)
+    known = find_bytes_at_once(tx)
     assert {group: known[group] for group in sizes} == sizes
-    assert (load.has_news(tx), load.has_news(tx)) == (True, False), "once for each version of all"
-    load.versions += load.groups
-    assert load.has_news(tx)
 
 
 def received(play: Simulation, group: str) -> list[Receipt]:
@@ -493,6 +481,6 @@ def test_without_rounds_an_update_of_each_member_is_on_its_way(tmp_path: Path) -
     at.play.run(lambda: at.play.versions()["all"] >= 4)
     tx = at.play.coordinator._tx(at.play.loop.now())
     update = received(at.play, "all")[-1].size
-    assert at.play.coordinator._load.bytes_at_once(tx) == {"all": 6 * update}
+    assert find_bytes_at_once(tx) == {"all": 6 * update}
     at.end()
-    assert at.play.coordinator._load.bytes_at_once(tx) == {}, "it makes no more versions"
+    assert find_bytes_at_once(tx) == {}, "it makes no more versions"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.shard.states import GroupValues
-from secureps.service.shard.worker import Opened, Stepping
+from secureps.service.shard.worker import Stepping
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.sealed_blocks import looked_at
 
@@ -52,13 +51,12 @@ class Shards:
         self.sealed: dict[SubmissionId, NDArray[np.int64]] = {}
         step, seal, shards = Stepping.step, OutboxSealer.seal, self
 
-        def stepped(self: Stepping, block: int, opened: Opened) -> GroupValues:
-            pieces = [piece.copy() for piece in opened()]
+        def stepped(self: Stepping, block: int, opened: NDArray[np.int64]) -> GroupValues:
             cohort = self._cohort
             blocks = shards.sums.setdefault(cohort.number, [np.empty(0, np.int64)] * 4)
-            blocks[block] = np.concatenate(pieces)
+            blocks[block] = opened.copy()
             shards.cohorts[cohort.number] = cohort
-            return step(self, block, partial(iter, pieces))
+            return step(self, block, opened)
 
         def sealing(self: OutboxSealer, pinned: Any, receipt: Any, blocks: Iterable[Any]) -> Sealed:
             made, again = looked_at(pinned.layout.group(receipt.id.group), blocks)

@@ -173,7 +173,7 @@ def _models(folder: Path) -> list[Target]:
         ),
         Target(
             "local-tensors",
-            ("store.checkpoint:_find_tensors",),
+            ("store.checkpoint:find_tensors",),
             (honest,),
             in_file(local, lambda _: own.load()),
             cost=8,

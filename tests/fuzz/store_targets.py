@@ -212,7 +212,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         return data if size <= len(data) else b"more than is in the file"
 
     begins = "store.checkpoint:header_end"
-    views = ("store.checkpoint:_find_tensors", "store.checkpoint:_view", begins)
+    views = ("store.checkpoint:find_tensors", "store.checkpoint:_view", begins)
     return [
         Target(
             "manifest",

@@ -115,8 +115,6 @@ class MlflowClient:
     def log_batch(
         self, run_id: str, metrics: tuple[Metric, ...] = (), params: tuple[Param, ...] = ()
     ) -> None:
-        assert len(metrics) <= 1000
-        assert len(params) <= 100
         self.runs[run_id].metrics += metrics
         self.runs[run_id].params |= {param.key: param.value for param in params}
 

@@ -3,21 +3,22 @@
 from typing import Any
 
 from secureps.messages.scaling import ScalingDecided
-from secureps.policy.scaling.policies import Limits, Observation, Round, Waits
+from secureps.policy.plan import Plan
+from secureps.policy.scaling.policies import Observation, Round, Waits
+from tests.kits.federations import small_plan
 from tests.kits.unset import unset
 
-LIMITS = Limits(
-    least_shards=1,
-    most_shards=4,
-    deadline=20.0,
-    least_deadline=0.25,
-    most_deadline=4.0,
-    minimum=5,
-    quorum=5,
-    extensions=2,
-    buffer=20,
-    least_buffer=0.1,
-)
+LIMITS: dict[str, Any] = {
+    "most_shards": 4,
+    "least_deadline": 0.25,
+    "most_deadline": 4.0,
+    "least_buffer": 0.1,
+}
+ROUNDS = {"quorum": 5, "minimum": 5, "deadline": 20.0}
+
+
+def scaled_plan(rule: Any = ROUNDS, **limits: Any) -> Plan:
+    return small_plan(rule=rule, capacity=40, scaling=LIMITS | limits)
 
 
 def observed(shards: int = 2, spares: int = 1, **changes: Any) -> Observation:

@@ -45,7 +45,7 @@ from tests.kits.on_disk import PATIENCE, OnDisk
 from tests.kits.pods import Cluster, Network, Running
 from tests.kits.processes import make_kit
 from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
-from tests.run.deploy.kits import deployed
+from tests.run.deploy.test_kubernetes import deployed
 
 PAGE = ROOT / "docs" / "deploy.md"
 VERSIONS = 6

@@ -20,7 +20,7 @@ from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import start_future
 from tests.kits.command import typed
-from tests.kits.connect_proxy import ConnectProxy, refusal
+from tests.kits.relay import ConnectProxy, refusal
 from tests.kits.transport_kit import EchoServer
 from tests.run.report.test_status_tables import STATUS
 from tests.wire.grpc.test_tls import tls_of
@@ -265,7 +265,7 @@ def behind(server: tuple[Asked, int], monkeypatch: pytest.MonkeyPatch) -> Iterat
     server[0].shards = (ShardAddress(COORDINATOR, SHARD, 1.0),)
     places = dict.fromkeys((HERE, SHARD), lambda: f"127.0.0.1:{server[1]}")
     with ConnectProxy(places, user=f"me:{SECRET}") as proxy:
-        monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@{proxy.place}")
+        monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@{proxy.address}")
         yield proxy
 
 
@@ -274,7 +274,7 @@ def test_servers_that_only_a_proxy_reaches(kit: Path, behind: ConnectProxy) -> N
     text = " ".join(said.split())
     for address in (HERE, SHARD):
         assert f"{address} takes a connection within" in text
-    assert text.count(f"through the proxy {behind.place}") == 2
+    assert text.count(f"through the proxy {behind.address}") == 2
     assert SECRET not in said
     assert set(behind.asked) == {HERE, SHARD}
 
@@ -303,7 +303,7 @@ def test_what_the_proxy_refuses(
     monkeypatch.setattr(module, "TRIED", 2.0)
     behind.answer = answer
     said = the_only_no(Departure(kit, ME, HERE), COORDINATOR)
-    assert f"coordinator at {HERE} through the proxy {behind.place}" in said
+    assert f"coordinator at {HERE} through the proxy {behind.address}" in said
     assert text in said
     assert SECRET not in said
 
@@ -312,7 +312,7 @@ def test_a_shard_that_the_proxy_does_not_let_pass(kit: Path, behind: ConnectProx
     del behind.servers[SHARD]
     found = list(preflight(Departure(kit, ME, HERE)))
     (wrong,) = [each for each in found if each.outcome == "no"]
-    assert f"{SHARD} through the proxy {behind.place}: the proxy refuses" in wrong.text
+    assert f"{SHARD} through the proxy {behind.address}: the proxy refuses" in wrong.text
 
 
 def test_who_opens_tls_on_the_way(kit: Path, tmp_path: Path, behind: ConnectProxy) -> None:

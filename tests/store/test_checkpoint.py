@@ -440,7 +440,7 @@ def test_a_file_that_is_copied_from_files_is_the_one_that_is_written_from_memory
 ) -> None:
     whole = tmp_path / "whole"
     digest = write_state(whole, TENSORS, {})
-    filed = find_tensors(whole, digest)
+    filed, _ = find_tensors(whole, digest)
     assert write_state(tmp_path / "again", filed, {}) == digest
     mixed = filed | {"all/0000": TENSORS["all/0000"]}
     assert write_state(tmp_path / "mixed", mixed, {}) == digest

@@ -26,12 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from secureps.config.plan import QueueSection, SyncSection
 from secureps.messages.acts import ShardDeed
 from secureps.messages.scaling import BlockAssigned
+from secureps.policy.plan import Plan
 from secureps.wording import counted, named
-
-KEPT = 5
-"""The newest decisions that a status shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +64,6 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds that no decision exceeds.
-
-    Args:
-        deadline: of the plan, in seconds; `least_deadline` and `most_deadline` are factors on it.
-        minimum: updates that a version always needs.
-        quorum: updates that a round needs at its deadline, or at one of its `extensions`.
-        buffer: of the plan, 0 without one; `least_buffer` is a factor on it.
-        group: whose deadline and buffer these are, if there are several; the factors apply to all.
-    """
-
-    least_shards: int
-    most_shards: int
-    deadline: float
-    least_deadline: float
-    most_deadline: float
-    minimum: int
-    quorum: int = 0
-    extensions: int = 0
-    buffer: int = 0
-    least_buffer: float = 1.0
-    group: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Observation:
     """Measurements since the last decision.
 
@@ -112,49 +86,49 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The number of shards, and the factors on deadline and buffer, to put in force."""
+    """What is done, and why.
 
-    shards: int
+    Args:
+        what: the `ShardDeed` that is done to `shard`; empty for none.
+        deadline, buffer: factors to put in force.
+        blocks: that move between shards.
+    """
+
+    what: str
+    shard: str
     deadline: float
     buffer: float
     reason: str
+    blocks: tuple[BlockAssigned, ...] = ()
 
 
-ScalingPolicy = Callable[[Observation, Limits], Action]
-"""(observed, limits) -> what to put in force: pure."""
+ScalingPolicy = Callable[[Observation, Plan], Action]
+"""Pure; deadline, quorum and buffer are those of the plan's first group, and factors are of all."""
 
 
-def stay(seen: Observation, reason: str) -> Action:
-    return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
+def stay(seen: Observation, reason: str, blocks: tuple[BlockAssigned, ...] = ()) -> Action:
+    return Action("", "", seen.deadline, seen.buffer, reason, blocks)
 
 
-def clamp_action(action: Action, seen: Observation, limits: Limits) -> Action:
-    """Clips an action to the limits: one shard at a time, and none that is not there.
+def act_within(
+    plan: Plan, seen: Observation, more: int, deadline: float, buffer: float, reason: str
+) -> Action:
+    """Makes an action within the plan's limits.
 
-    Where an operator has made them more or fewer than the limits, no limit makes one come or go.
+    The first spare shard is added if `more` is above 0; below 0 the shard that came last is
+    drained. Where an operator has made them more or fewer than the limits, none comes or goes.
     """
-    now = len(seen.shards)
-    least = min(limits.least_shards, now)
-    most = max(now, min(limits.most_shards, now + min(1, len(seen.spares))))
-    shards = max(least, now - 1, min(action.shards, most))
-    deadline = min(max(action.deadline, limits.least_deadline), limits.most_deadline)
-    buffer = min(max(action.buffer, limits.least_buffer), 1.0)
-    return Action(shards, deadline, buffer, action.reason)
+    own, now, what, shard = plan.section.scaling, len(seen.shards), "", ""
+    assert own is not None
+    if more > 0 and seen.spares and now < plan.section.most_shards:
+        what, shard = ShardDeed.ADD.value, seen.spares[0]
+    elif more < 0 and now > own.least_shards:
+        what, shard = ShardDeed.DRAIN.value, seen.shards[-1]
+    deadline = min(max(deadline, own.least_deadline), own.most_deadline)
+    return Action(what, shard, deadline, min(max(buffer, own.least_buffer), 1.0), reason)
 
 
-def choose_deed(action: Action, seen: Observation) -> tuple[str, str]:
-    """Returns the `ShardDeed` that an action asks for, and the shard: ("", "") for none.
-
-    The first spare shard is added; the shard that came last is drained.
-    """
-    if action.shards > len(seen.shards) and seen.spares:
-        return ShardDeed.ADD.value, seen.spares[0]
-    if action.shards < len(seen.shards):
-        return ShardDeed.DRAIN.value, seen.shards[-1]
-    return "", ""
-
-
-def decide_nothing(seen: Observation, limits: Limits) -> Action:
+def decide_nothing(seen: Observation, plan: Plan) -> Action:
     """Changes nothing; only row-blocks may move."""
     return stay(seen, "fixed")
 
@@ -169,40 +143,38 @@ EARLY = 0.5
 STEP = 1.25
 
 
-def decide_by_thresholds(seen: Observation, limits: Limits) -> Action:
+def decide_by_thresholds(seen: Observation, plan: Plan) -> Action:
     """Changes by one step where a threshold is crossed, as autoscalers do.
 
     Shards follow their part of a version's time; deadlines and buffers follow the part that is
     lost.
     """
-    shards, why = _choose_shards(seen, IDLE)
+    rule, (more, why) = plan.section.group[0].rule, _find_need(seen, IDLE)
     deadline, buffer, reasons = seen.deadline, seen.buffer, [why]
+    within = rule.deadline * deadline
     if seen.lost > LATE:
         deadline, buffer = deadline * STEP, buffer * STEP
         reasons.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
-    elif seen.rounds and (
-        fmean(each.closed for each in seen.rounds) < EARLY * limits.deadline * deadline
-    ):
-        deadline /= STEP
-        reasons.append(f"all are here within {EARLY:.0%} of the deadline")
-    elif (
-        not seen.rounds and limits.buffer and seen.waits.clients > BUSY * limits.deadline * deadline
-    ):
+    elif seen.rounds:
+        if fmean(each.closed for each in seen.rounds) < EARLY * within:
+            deadline /= STEP
+            reasons.append(f"all are here within {EARLY:.0%} of the deadline")
+    elif isinstance(rule, QueueSection) and seen.waits.clients > BUSY * within:
         buffer /= STEP
         reasons.append("versions wait long for a full buffer")
-    return clamp_action(Action(shards, deadline, buffer, "; ".join(reasons)), seen, limits)
+    return act_within(plan, seen, more, deadline, buffer, "; ".join(reasons))
 
 
-def _choose_shards(seen: Observation, idle: float) -> tuple[int, str]:
-    """Chooses how many shards there are, with the reason; below `idle` there is one fewer."""
-    waits, shards = seen.waits, len(seen.shards)
+def _find_need(seen: Observation, idle: float) -> tuple[int, str]:
+    """Tells whether a shard more is needed (1) or one fewer (-1: below `idle`), and why."""
+    waits = seen.waits
     part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
     why = f"{part:.0%} of a version is spent on shards"
     if part > BUSY:
-        return shards + 1, f"{why}, above {BUSY:.0%}"
+        return 1, f"{why}, above {BUSY:.0%}"
     if part < idle:
-        return shards - 1, f"{why}, below {idle:.0%}"
-    return shards, why
+        return -1, f"{why}, below {idle:.0%}"
+    return 0, why
 
 
 # --- a policy that chooses the deadline by what it would have made of the newest rounds -------
@@ -218,33 +190,31 @@ SPARED = 0.01
 """In place of IDLE: a shard is only drained if versions take hardly longer without it."""
 
 
-def decide_by_model(seen: Observation, limits: Limits) -> Action:
+def decide_by_model(seen: Observation, plan: Plan) -> Action:
     """Chooses the deadline with the largest predicted reward; shards follow thresholds."""
-    if not seen.rounds:
-        return decide_by_thresholds(seen, limits)
-    shards, why = _choose_shards(seen, SPARED)
-    asked = Action(shards, seen.deadline, seen.buffer, why)
-    now = predict_reward(seen, limits, seen.deadline)
-    factors = (seen.deadline * 2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1))
-    within = [f for f in factors if limits.least_deadline <= f <= limits.most_deadline]
-    best = max(
-        within, key=lambda factor: predict_reward(seen, limits, factor), default=seen.deadline
-    )
-    promised = predict_reward(seen, limits, best)
-    if promised > GAIN * now > 0:
-        words = f"{_name_deadline(best, limits)}: {promised / now:.2f} times the updates a second"
-        asked = Action(shards, best, seen.buffer, f"{words} that count; {why}")
-    return clamp_action(asked, seen, limits)
+    rule, own, deadline = plan.section.group[0].rule, plan.section.scaling, seen.deadline
+    if not (isinstance(rule, SyncSection) and own is not None and seen.rounds):
+        return decide_by_thresholds(seen, plan)
+    more, why = _find_need(seen, SPARED)
+    factors = (deadline * 2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1))
+    promised = {factor: predict_reward(seen, rule, factor) for factor in factors}
+    within = [each for each in promised if own.least_deadline <= each <= own.most_deadline]
+    best = max(within, key=promised.__getitem__, default=deadline)
+    if promised[best] > GAIN * promised[deadline] > 0:
+        gain = f"{promised[best] / promised[deadline]:.2f} times the updates a second that count"
+        deadline, why = best, f"{_name_deadline(plan, rule, best)}: {gain}; {why}"
+    return act_within(plan, seen, more, deadline, seen.buffer, why)
 
 
-def _name_deadline(factor: float, limits: Limits) -> str:
-    deadline = f"{limits.deadline * factor:.3g} s"
-    if not limits.group:
+def _name_deadline(plan: Plan, rule: SyncSection, factor: float) -> str:
+    first, *others = plan.section.group
+    deadline = f"{rule.deadline * factor:.3g} s"
+    if not others:
         return f"a deadline of {deadline}"
-    return f"deadlines of {factor:.2g} times the plan's, of {limits.group} {deadline}"
+    return f"deadlines of {factor:.2g} times the plan's, of {first.name} {deadline}"
 
 
-def predict_reward(seen: Observation, limits: Limits, deadline: float) -> float:
+def predict_reward(seen: Observation, rule: SyncSection, deadline: float) -> float:
     """Returns the reward of the newest rounds under another deadline, a factor on the plan's.
 
     It is right up to a constant factor, and 0 if no version would be made.
@@ -254,14 +224,14 @@ def predict_reward(seen: Observation, limits: Limits, deadline: float) -> float:
         if not each.arrivals:
             continue
         arrivals = _extrapolate(each)
-        enough = min(max(limits.quorum, limits.minimum, 1), len(arrivals))
-        within = limits.deadline * deadline
+        enough = min(rule.quorum, len(arrivals))
+        within = rule.deadline * deadline
         extended = math.ceil(arrivals[enough - 1] / within) * within
-        until = min(max(within, extended), within * (1 + limits.extensions))
+        until = min(max(within, extended), within * (1 + rule.extensions))
         came = bisect_right(arrivals, until)
-        known = bisect_right(arrivals, limits.deadline * seen.deadline)
+        known = bisect_right(arrivals, rule.deadline * seen.deadline)
         more = came + FOLLOW * (came - known)
-        here = min(max(more, 0.0), each.asked) if more >= limits.minimum else 0.0
+        here = min(max(more, 0.0), each.asked) if more >= rule.minimum else 0.0
         counts.append(here)
         seconds.append(min(until, arrivals[-1]))
         shares.append(here / each.asked)
@@ -303,7 +273,7 @@ def balance(
 
     Args:
         held: by group, each block's shards.
-        loads: by group, bytes on their way to all of its blocks; absent if none.
+        loads: by group, bytes on their way to all of its blocks at once; absent if none.
         costs: by shard, cost per byte in any common unit, above 0.
     """
     at = {
@@ -324,14 +294,25 @@ def balance(
     if not (even and math.isfinite(before) and before > UNEVEN * even):
         return None  # even enough, or costs too far apart to compute with
     while len(moved) < MOST and max(busy.values()) > EVEN * even:
-        found = _best(at, size, busy, costs)
-        if found is None:
+        giver = max(busy, key=lambda shard: (busy[shard], shard))
+        own = [key for key, shards in at.items() if giver in shards]
+        left = {
+            (key, taker): max(
+                busy[giver] - size[key] * costs[giver], busy[taker] + size[key] * costs[taker]
+            )
+            for key in own
+            for taker in costs
+            if taker not in at[key]
+        }
+        best = min(left, key=lambda move: (left[move], move), default=None)
+        # A shard without its last block would have no work, and blocks would move to and fro.
+        if best is None or len(own) < 2 or left[best] >= busy[giver]:
             break
-        moved.append(found)
-        key = (found.group, found.block)
+        key, taker = best
+        moved.append(BlockAssigned(*key, giver, taker))
         del at[key]  # none moves twice
-        busy[found.giver] -= size[key] * costs[found.giver]
-        busy[found.taker] += size[key] * costs[found.taker]
+        busy[giver] -= size[key] * costs[giver]
+        busy[taker] += size[key] * costs[taker]
     after = max(busy.values())
     if not moved or after > WORTH * before:
         return None
@@ -340,27 +321,3 @@ def balance(
         f"{named(givers)} had {before / even:.2f} times the work of an even spread: {blocks} to "
         f"others, which leaves {after / even:.2f}"
     )
-
-
-def _best(
-    at: Mapping[tuple[str, int], Sequence[str]],
-    size: Mapping[tuple[str, int], float],
-    busy: Mapping[str, float],
-    costs: Mapping[str, float],
-) -> BlockAssigned | None:
-    """Finds the move after which the busier of giver and taker has the least to do."""
-    giver = max(busy, key=lambda shard: (busy[shard], shard))
-    best: tuple[float, str, int, str] | None = None
-    own = {key: shards for key, shards in at.items() if giver in shards}
-    if len(own) < 2:
-        return None  # nothing is measured on a shard without blocks: they would move to and fro
-    for key, shards in own.items():
-        rest = busy[giver] - size[key] * costs[giver]
-        for taker in costs:
-            if taker in shards:
-                continue
-            left = max(rest, busy[taker] + size[key] * costs[taker])
-            candidate = (left, *key, taker)
-            if left < busy[giver] and (best is None or candidate < best):
-                best = candidate
-    return None if best is None else BlockAssigned(best[1], best[2], giver, best[3])

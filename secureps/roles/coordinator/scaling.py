@@ -1,7 +1,7 @@
 """Scaling by load: moves blocks, adds and drains shards, changes deadlines and buffers.
 
-Row-blocks move once some shards have much more to do than others, and enough time has passed since
-the last decision. Once enough versions were made, the plan's policy decides. Each decision is
+Once enough versions were made, and enough time has passed since the last decision, row-blocks move
+if some shards have much more to do than others; else the plan's policy decides. Each decision is
 journalled with its reason before it is carried out. A shard is added or drained by the same act
 that an operator gives. A restart measures anew.
 
@@ -11,41 +11,36 @@ and updates take in transit is reported by clients, and the median of their repo
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from statistics import fmean, median
 
-from secureps.config.plan import BufferedSection, PrioritySection, ScalingSection, SyncSection
-from secureps.errors import ConfigError, Refused, UnknownParty
+from secureps.errors import Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.requests import Submit, Telemetry
 from secureps.messages.run import Placement
 from secureps.messages.scaling import (
-    BlockAssigned,
     ScalingDecided,
     ShardLoad,
 )
 from secureps.messages.submission import UPDATE, Cohort
-from secureps.policy.memory import refuse_little_memory
+from secureps.policy.memory import why_little_memory
+from secureps.policy.plan import bytes_up
 from secureps.policy.rules.registry import staleness_power
 from secureps.policy.scaling.policies import (
     Action,
-    Limits,
     Observation,
     Round,
     ScalingPolicy,
     Waits,
     balance,
-    choose_deed,
     decide_by_model,
     decide_by_thresholds,
     decide_nothing,
     stay,
 )
 from secureps.roles.coordinator import resharding
-from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -55,8 +50,6 @@ MEMORY = "memory_bytes"
 """A shard's figure of its memory limit (`roles.shard.memory_report`)."""
 NEWEST = 16
 """Newest rounds that are kept."""
-TURNS = 3
-"""Newest rounds of a group whose bytes are averaged."""
 
 
 class Load:
@@ -67,7 +60,6 @@ class Load:
         self.memory: dict[str, float] = {}
         """By shard, its memory limit in bytes."""
         self._asked: dict[str, int] = {}
-        self._turns: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=TURNS))
         self._rounds: deque[Round] = deque(maxlen=NEWEST)
         self._begin()
 
@@ -82,11 +74,9 @@ class Load:
         self._begin()
 
     def _begin(self) -> None:
-        self.versions = self._seen = 0
-        self._updates = self._lost = 0
+        self.versions = self._updates = self._lost = 0
         self._fresh = 0.0
         self._sent: Counter[str] = Counter()
-        self._updates_of: Counter[str] = Counter()
         self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
 
     @property
@@ -111,7 +101,6 @@ class Load:
                     self._asked[name] = len(invited)
                 case Submit(receipt) if receipt.purpose == UPDATE:
                     self._sent[receipt.id.group] += receipt.size
-                    self._updates_of[receipt.id.group] += 1
                 case records.CohortClosed(cohort) if not tx.plan.trails(cohort.group):
                     self._close(tx, cohort)
                 case records.RoundGivenUp(group=name):
@@ -138,7 +127,6 @@ class Load:
         if asked is None or not group.rounds or group.opened_at is None:
             return
         self._lost += max(0, asked - len(cohort.members))
-        self._turns[name].append(sum(receipt.size for receipt in group.receipts.values()))
         came = sorted(group.members.arrived[id] - group.opened_at for id in group.receipts)
         closed = tx.now - group.opened_at
         self._rounds.append(Round(max(asked, len(came)), tuple(came), closed))
@@ -184,40 +172,6 @@ class Load:
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
         )
 
-    def bytes_at_once(self, tx: Transaction) -> dict[str, float]:
-        """Returns the bytes of updates in transit at once, by group that makes more versions.
-
-        With rounds, these are the bytes of one of the newest rounds; without rounds, an update of
-        each member. Bytes a second would mislead: a full link carries as many however long the
-        queue is.
-        """
-        found = dict[str, float]()
-        for group in tx.federation.model_groups:
-            if not self._tells(tx, group):
-                continue
-            if not group.rounds:
-                members = len(tx.present(group))
-                found[group.name] = self._sent[group.name] / self._updates_of[group.name] * members
-            else:
-                found[group.name] = fmean(self._turns[group.name])
-        return found
-
-    def _tells(self, tx: Transaction, group: GroupState) -> bool:
-        sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
-        return bool(sent) and not tx.is_over(group)
-
-    def has_news(self, tx: Transaction) -> bool:
-        """True if each group has made another version, on average, since this was last true.
-
-        False before `bytes_at_once` is known of each group that was ever asked.
-        """
-        asked = (each for each in tx.federation.model_groups if each.opened_at is not None)
-        told = all(self._tells(tx, group) for group in asked)
-        if not told or self.versions < self._seen + self.groups:
-            return False
-        self._seen = self.versions
-        return True
-
     def bytes_on_shards(self, tx: Transaction) -> dict[str, float]:
         """Returns the bytes of updates a second that came for the blocks of each shard."""
         placement, seconds = tx.federation.placement, max(tx.now - (self.since or 0.0), 1e-9)
@@ -232,7 +186,7 @@ class Load:
 # --- decisions --------------------------------------------------------------------
 
 LEAST_VERSIONS = 3
-"""Versions of each active group, on average, between two decisions of a policy."""
+"""Versions of each active group, on average, between two decisions."""
 
 POLICIES: dict[str, ScalingPolicy] = {
     "fixed": decide_nothing,
@@ -251,84 +205,73 @@ def advance(tx: Transaction, load: Load) -> None:
     if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
-    if load.since is None:
+    if load.since is None or tx.now - load.since < section.every:
         return
-    if tx.now - load.since < section.every:
+    if load.versions < LEAST_VERSIONS * load.groups:
         return
     if not tx.watchers.issuperset(federation.placement.shards):
         return  # a shard is away, so the measured times do not show the load
-    measured = load.versions >= LEAST_VERSIONS * load.groups
-    if not (measured or (section.balance and load.has_news(tx))):
-        return
     seen = load.observe(tx, _spares(tx))
-    decided = _balance(tx, load, seen) if section.balance else None
-    if decided is None and measured:
-        decided = _by_policy(tx, load, seen, section)
-    if decided is not None:
-        if section.policy != "fixed" or _is_change(decided, seen):
-            _carry_out(tx, load, seen, decided)
-        load.begin(tx.now)
+    action = _balance(tx, load, seen) if section.balance else None
+    action = action or _by_policy(tx, load, seen, POLICIES[section.policy])
+    if section.policy != "fixed" or action != stay(seen, action.reason):
+        _carry_out(tx, load, seen, action)
+    load.begin(tx.now)
 
 
-def _decide(
-    tx: Transaction,
-    load: Load,
-    seen: Observation,
-    action: Action,
-    what: str = "",
-    shard: str = "",
-    blocks: tuple[BlockAssigned, ...] = (),
-) -> ScalingDecided:
-    return ScalingDecided(
-        what=what,
-        shard=shard,
+def _carry_out(tx: Transaction, load: Load, seen: Observation, action: Action) -> None:
+    if action.what:
+        act = Act(action.what, action.shard, f"{BY_ITSELF}{action.reason}")
+        try:
+            resharding.begin_move(tx, act)
+        except (Refused, UnknownParty) as error:
+            action = stay(seen, f"{action.reason}; and yet: {error}")
+    decided = ScalingDecided(
+        what=action.what,
+        shard=action.shard,
         deadline=action.deadline,
         buffer=action.buffer,
-        blocks=blocks,
+        blocks=action.blocks,
         reward=seen.reward,
         shards=len(seen.shards),
         loads=tuple(ShardLoad(name, of) for name, of in load.bytes_on_shards(tx).items()),
         reason=action.reason,
         lost=seen.lost,
     )
-
-
-def _is_change(decided: ScalingDecided, seen: Observation) -> bool:
-    moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
-    return moved or bool(decided.what or decided.blocks)
-
-
-def _carry_out(tx: Transaction, load: Load, seen: Observation, decided: ScalingDecided) -> None:
-    reason = decided.reason
-    if decided.what:
-        try:
-            resharding.begin_move(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
-        except (Refused, UnknownParty) as error:
-            decided = _decide(tx, load, seen, stay(seen, f"{reason}; and yet: {error}"))
     tx.write(decided)
 
 
-def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
+def _balance(tx: Transaction, load: Load, seen: Observation) -> Action | None:
     held = tx.federation.placement.held
-    shards = tx.federation.placement.shards
-    costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
-    found = balance(held, load.bytes_at_once(tx), costs)
+    costs = {name: 1 / tx.federation.shards[name].weight for name in seen.shards}
+    found = balance(held, find_bytes_at_once(tx), costs)
     if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
-    return _decide(tx, load, seen, stay(seen, reason), blocks=blocks)
+    return stay(seen, reason, blocks)
 
 
-def _by_policy(
-    tx: Transaction, load: Load, seen: Observation, section: ScalingSection
-) -> ScalingDecided:
-    action = POLICIES[section.policy](seen, _limits(tx, section))
-    what, shard = choose_deed(action, seen)
-    if what == ShardDeed.DRAIN:
-        left = [name for name in seen.shards if name != shard]
+def find_bytes_at_once(tx: Transaction) -> dict[str, int]:
+    """Returns the bytes of an update of each member, by group that makes more versions.
+
+    Bytes a second would mislead: a full link carries as many however long the queue is.
+    """
+    found = dict[str, int]()
+    for group in (each for each in tx.federation.model_groups if not tx.is_over(each)):
+        members, layout = len(tx.present(group)), tx.layout.group(group.name)
+        if group.rounds:
+            members = min(members, tx.plan.bounds(group.name).most)
+        found[group.name] = members * bytes_up(tx.plan.fit_cipher(layout), layout)
+    return found
+
+
+def _by_policy(tx: Transaction, load: Load, seen: Observation, policy: ScalingPolicy) -> Action:
+    action = policy(seen, tx.plan)
+    if action.what == ShardDeed.DRAIN:
+        left = [name for name in seen.shards if name != action.shard]
         if text := _why_too_little(tx, load.memory, resharding.spread_blocks(tx, left)):
-            action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
-    return _decide(tx, load, seen, action, what, shard)
+            return stay(seen, f"{action.reason}; and yet: {text}")
+    return action
 
 
 def _why_too_little(
@@ -348,10 +291,8 @@ def _why_too_little(
     then = Placement.by_block(0, sorted(shards), held)
     for shard in sorted(memory.keys() & shards):
         own = {group.name: then.blocks_of(group.name, shard) for group in groups}
-        try:
-            refuse_little_memory(tx.plan, groups, own, int(memory[shard]), threads=1)
-        except ConfigError as error:
-            return f"{shard}: {error}"
+        if text := why_little_memory(tx.plan, groups, own, int(memory[shard]), threads=1):
+            return f"{shard}: {text}"
     return ""
 
 
@@ -360,21 +301,3 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
     left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
     names = sorted(tx.federation.shards.keys() & tx.watchers)
     return tuple(name for name in names if name not in left and tx.is_spare(name))
-
-
-def _limits(tx: Transaction, section: ScalingSection) -> Limits:
-    """Returns the limits by the model's first group; the factors apply to all groups."""
-    rule = tx.plan.group(tx.plan.groups[0]).rule
-    return Limits(
-        least_shards=max(section.least_shards, tx.plan.section.replicas),
-        most_shards=tx.plan.section.most_shards,
-        deadline=rule.deadline,
-        least_deadline=section.least_deadline,
-        most_deadline=section.most_deadline,
-        minimum=rule.minimum,
-        quorum=rule.quorum if isinstance(rule, SyncSection) else 0,
-        extensions=rule.extensions if isinstance(rule, SyncSection) else 0,
-        buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
-        least_buffer=section.least_buffer,
-        group=tx.plan.section.group[0].name if len(tx.plan.section.group) > 1 else "",
-    )

@@ -23,7 +23,6 @@ from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, R
 from secureps.messages.run import GroupVersion, Placement, RunInfo, ShardAddress, Task, all_shards
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Base, Held, Outcome, Receipt, SubmissionId
-from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase, Trail, after_pause
 from secureps.roles.machine import AnnouncedKeys, Record
@@ -272,6 +271,8 @@ def join_ranges(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
 
 BY_ITSELF = "scaling: "
 """Begins the reason of an act that scaling decided, and no operator."""
+KEPT = 5
+"""Number of newest decisions of scaling that a status shows."""
 AS_PLANNED = (1.0, 1.0)
 """Factors of deadline and buffer if both are the plan's own."""
 

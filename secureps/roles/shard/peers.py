@@ -396,15 +396,15 @@ Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathering:
-    """The noise of one cohort: which blocks' noise is here, and which shards have yet to answer.
+    """The noise of one cohort.
 
     Args:
         about: the cohort's digest.
-        own: by block of which this shard is the primary, the shards that have yet to answer.
-        copies: the same for blocks with another primary; these are asked after `own`.
+        own: by block of which this shard is the primary, the shards that may have noise of it.
+        copies: by block with another primary, that primary; these are asked after `own`.
         here: blocks whose noise is here.
-        asks: whether the primaries of the copies were asked.
-        refused: blocks to ask for at `again`, and whom.
+        asked: the (block, shard) questions that are open.
+        again: when questions that were refused are asked again.
     """
 
     order: Hold
@@ -412,17 +412,13 @@ class _Gathering:
     own: dict[int, set[str]]
     copies: dict[int, set[str]]
     here: set[int] = field(default_factory=set)
+    asked: set[tuple[int, str]] = field(default_factory=set)
     drawing: bool = False
-    asks: bool = False
-    refused: dict[int, set[str]] = field(default_factory=dict)
     again: float | None = None
 
     @property
     def name(self) -> Name:
         return self.order.cohort.group, self.order.cohort.number
-
-    def unanswered(self, block: int) -> set[str]:
-        return self.own[block] if block in self.own else self.copies[block]
 
     def key(self, block: int) -> str:
         return noise_key(*self.name, block, self.about)
@@ -459,7 +455,6 @@ class NoiseCopies:
                 copies[block] = {primary}
         about = cohort_digest(self.state.run, cohort)
         self._gathered[name] = gathering = _Gathering(order, about, own, copies)
-        self._ask(step, gathering, own)
         self._go_on(step, gathering)
         return False
 
@@ -467,26 +462,24 @@ class NoiseCopies:
     def _wanted(self) -> bool:
         return self.state.pinned.plan.noisy_shards
 
-    def _ask(self, step: Step, gathering: _Gathering, blocks: dict[int, set[str]]) -> None:
-        run, name, about = self.state.run, gathering.name, gathering.about
-        step.effects += [
-            Call(shard, GetSum(run, *name, block, about=about))
-            for block, asked in blocks.items()
-            for shard in sorted(asked)
-        ]
-
     def _go_on(self, step: Step, gathering: _Gathering) -> None:
         """Draws own noise that no other shard has; once that is here, asks for the copies."""
-        cohort, own = gathering.order.cohort, gathering.own
-        if any(own.values()):
-            return
-        if lacking := tuple(block for block in own if block not in gathering.here):
-            if not gathering.drawing:
-                gathering.drawing = True
-                step.effects.append(Work(DrawNoise(cohort, lacking)))
-        elif not gathering.asks:
-            gathering.asks = True
+        lacking = tuple(block for block in gathering.own if block not in gathering.here)
+        if any(gathering.own[block] for block in lacking):
+            self._ask(step, gathering, gathering.own)
+        elif not lacking:
             self._ask(step, gathering, gathering.copies)
+        elif not gathering.drawing:
+            gathering.drawing = True
+            step.effects.append(Work(DrawNoise(gathering.order.cohort, lacking)))
+
+    def _ask(self, step: Step, gathering: _Gathering, blocks: dict[int, set[str]]) -> None:
+        wanted = [(b, s) for b in blocks for s in sorted(blocks[b]) if b not in gathering.here]
+        if gathering.again is None:
+            new = [each for each in wanted if each not in gathering.asked]
+            gathering.asked.update(new)
+            run, name, about = self.state.run, gathering.name, gathering.about
+            step.effects += [Call(s, GetSum(run, *name, block, about=about)) for block, s in new]
 
     def _drop(self, step: Step, newest: Name) -> None:
         """Deletes noise of older cohorts, and of another one of this number, that was not used."""
@@ -510,18 +503,15 @@ class NoiseCopies:
         gathering = self._gathered.get((ask.group, ask.cohort))
         if gathering is None or ask.about != gathering.about:
             return None
+        gathering.asked.discard((ask.block, sender))
         if error is None:
-            gathering.unanswered(ask.block).clear()
             gathering.here.add(ask.block)
         elif ask.block in gathering.own and isinstance(error, Refused | UnknownParty):
-            gathering.unanswered(ask.block).discard(sender)
-        elif ask.block not in gathering.here:
-            if gathering.again is None:
-                gathering.again = now + AGAIN
-                what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
-                text = f"{self.state.name} waits for {what}, and asks for it again: {error}"
-                step.say(text)
-            gathering.refused.setdefault(ask.block, set()).add(sender)
+            gathering.own[ask.block].discard(sender)
+        elif ask.block not in gathering.here and gathering.again is None:
+            gathering.again = now + AGAIN
+            what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
+            step.say(f"{self.state.name} waits for {what}, and asks for it again: {error}")
         self._go_on(step, gathering)
         return gathering.order if gathering.whole else None
 
@@ -535,8 +525,8 @@ class NoiseCopies:
         """Asks again for noise that was refused, when it is time."""
         for gathering in self._gathered.values():
             if gathering.again is not None and gathering.again <= now:
-                refused, gathering.refused, gathering.again = gathering.refused, {}, None
-                self._ask(step, gathering, refused)
+                gathering.again = None
+                self._go_on(step, gathering)
 
     def take_drawn(self, step: Step, task: DrawNoise) -> Hold | None:
         """Notes that noise is drawn and on the disk; returns the order to retry if all is here."""

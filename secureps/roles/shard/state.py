@@ -23,7 +23,7 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.block_deltas import block_delta
-from secureps.policy.memory import refuse_little_memory
+from secureps.policy.memory import why_little_memory
 from secureps.roles.machine import Halt, Record
 from secureps.roles.pinned_run import Pinned, PinnedParty
 
@@ -530,14 +530,12 @@ class Limit:
         """Ends the shard of this name if its limit is too low for a placement of the run."""
         if self.memory is None:
             return []
-        try:
-            known = Pinned.of(record)
-            groups = known.layout.all_groups
-            for placement in filter(None, (record.placement, record.coming)):
-                own = {group.name: placement.blocks_of(group.name, name) for group in groups}
-                refuse_little_memory(known.plan, groups, own, self.memory, self.threads)
-        except ConfigError as error:
-            return [Halt(f"{name}: {error}", ConfigError)]
+        known = Pinned.of(record)
+        groups = known.layout.all_groups
+        for placement in filter(None, (record.placement, record.coming)):
+            own = {group.name: placement.blocks_of(group.name, name) for group in groups}
+            if text := why_little_memory(known.plan, groups, own, self.memory, self.threads):
+                return [Halt(f"{name}: {text}", ConfigError)]
         return []
 
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -169,13 +170,12 @@ def fold_versions(versions: Mapping[str, int], wanted: Mapping[str, int] | None 
 
 def group_runs(names: Iterable[str]) -> list[list[str]]:
     """Splits names of groups into runs: the row-blocks of a table, or a single group."""
-    found: list[list[str]] = []
-    for name in names:
-        if found and _is_next_block(found[-1][-1], name):
-            found[-1].append(name)
-        else:
-            found.append([name])
-    return found
+
+    def run_of(at: tuple[int, str]) -> object:
+        block = _BLOCK.fullmatch(at[1])
+        return at if block is None else (block[1], int(block[2]) - at[0])
+
+    return [[name for _, name in run] for _, run in groupby(enumerate(names), run_of)]
 
 
 def fold_names(run: Sequence[str]) -> str:
@@ -199,13 +199,6 @@ def _fold_run(
 def _span_text(versions: Sequence[int]) -> str:
     least, most = (NO_VERSION if v < 0 else str(v) for v in (min(versions), max(versions)))
     return least if least == most else f"{least} to {most}"
-
-
-def _is_next_block(last: str, name: str) -> bool:
-    one, other = _BLOCK.fullmatch(last), _BLOCK.fullmatch(name)
-    if one is None or other is None or one[1] != other[1]:
-        return False
-    return int(other[2]) == int(one[2]) + 1
 
 
 def _make_row(run: list[GroupStatus]) -> dict[str, str]:

@@ -428,9 +428,6 @@ class Sinks:
 
 # --- TensorBoard and MLflow --------------------------------------------------------
 
-METRICS_AT_A_TIME, PARAMETERS_AT_A_TIME = 1000, 100
-"""The most metrics and parameters of one batch to MLflow."""
-
 
 @dataclass(frozen=True)
 class Extras:
@@ -604,8 +601,7 @@ class MLflow(Tracker):
         )
         self._run: str = self._client.create_run(id, run_name=run, tags=tags).info.run_id
         parameters = [Param(name, str(value)) for name, value in heading.parameters.items()]
-        for some in _batches(parameters, PARAMETERS_AT_A_TIME):
-            self._client.log_batch(self._run, params=some)
+        self._client.log_batch(self._run, params=parameters)
 
     def _finish(self, whole: bool) -> None:
         self._client.set_terminated(self._run, "FINISHED" if whole else "FAILED")
@@ -613,8 +609,7 @@ class MLflow(Tracker):
     def _write(self, elapsed: float, version: int, scalars: dict[str, float]) -> None:
         at = int(1000 * (self._began + elapsed))
         metrics = [self._metric(name, value, at, version) for name, value in scalars.items()]
-        for some in _batches(metrics, METRICS_AT_A_TIME):
-            self._client.log_batch(self._run, metrics=some)
+        self._client.log_batch(self._run, metrics=metrics)
 
 
 def flatten(record: Record) -> Iterator[tuple[str, Any]]:
@@ -653,7 +648,3 @@ def _find_places(where: str) -> tuple[str, str | None]:
 
 def _is_folder(where: str) -> bool:
     return ":" not in where and where != "databricks"
-
-
-def _batches(items: list[Any], most: int) -> Iterable[list[Any]]:
-    return (items[at : at + most] for at in range(0, len(items), most))

@@ -50,6 +50,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
 
@@ -127,13 +128,8 @@ def read_so_far(folder: RunFolder) -> Gathered:
     path = folder.report / "sofar.json"
     try:
         record = json.loads(path.read_text())
-        known = record["gathered"]
-        return Gathered(
-            tuple((g, v, elapsed, epsilon) for g, v, elapsed, epsilon in known["lines"]),
-            tuple((g, v, scores) for g, v, scores in known["scores"]),
-            tuple((g, v, party, k, n, x) for g, v, party, k, n, x in known["figures"]),
-            record["seconds"],
-        )
+        known = {**record["gathered"], "seconds": record["seconds"]}
+        return TypeAdapter(Gathered).validate_python(known)
     except FileNotFoundError:
         return Gathered()
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -209,7 +209,7 @@ class States:
             held = self._in_memory(group, version)
             if held is not None:
                 return held.codes[block].data
-            lie = find_tensors(self._file(group, version), None)
+            lie, _ = find_tensors(self._file(group, version), None)
             return b"".join(lie[tensor_name(group, block, "codes")].pieces())
 
     def _in_memory(self, group: str, version: int) -> GroupValues | None:
@@ -264,7 +264,7 @@ class States:
         with suppress(ClientError, DamagedStore, LookupError, ValueError):
             digests = self._state.group(group).states[version].blocks
             digest = digests[self._state.own(group).index(block)]
-            lie = find_tensors(self._file(group, version), None)
+            lie, _ = find_tensors(self._file(group, version), None)
             found = b"".join(lie[tensor_name(group, block)].pieces())
             return memoryview(found) if payload_digest(found) == digest else None
         return None
@@ -354,7 +354,7 @@ class States:
 
     def _filed_coming(self, made: Prepared) -> Mapping[str, FiledTensor]:
         path = self._folders.state(made.group, made.version, made.epoch)
-        return find_tensors(path, made.state)
+        return find_tensors(path, made.state)[0]
 
     def damaged_coming(self) -> tuple[str, ...]:
         damaged = list[str]()
@@ -382,7 +382,7 @@ class States:
         if made is None and self.tiers.bounded:
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
-                return find_tensors(self._file(group, version), record.state)
+                return find_tensors(self._file(group, version), record.state)[0]
         return to_tensors(group, made or self.values(group, version))
 
     def forget(self, group: str, version: int, keep: int) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ from secureps.errors import (
     KitError,
     Malformed,
     Refused,
-    SecurepsError,
 )
 from secureps.files.objects import initial_path, redact
 from secureps.messages.encoding import DIGEST_BYTES, canonical, file_hasher, payload_digest
@@ -139,7 +138,7 @@ class ShardWorker(Worker):
             values = np.frombuffer(payload, dtype="<f4")
             if not np.isfinite(values).all():
                 raise Malformed("the founding model has a value that is not finite")
-            if self._has_scale(header.group, header.block) and values[-1] != FIRST:
+            if self._layout(header.group).apart(header.block) and values[-1] != FIRST:
                 raise Malformed(f"the founding model's last value is the clip's scale: {FIRST:g}")
         else:
             if np.frombuffer(payload, dtype="<i8").min() < 0:
@@ -425,15 +424,12 @@ class ShardWorker(Worker):
 
         def step_block(at: tuple[int, int]) -> GroupValues:
             place, block = at
-            return stepping.step(block, partial(self._open_sum, task, place, block, opener))
+            return stepping.step(block, self._open_sum(task, place, block, opener))
 
         parts = in_order(self._threads, step_block, enumerate(own))
         made = replace(merge(cohort.version, parts), mapped=allocate is not in_memory)
         bounded = plan.bounds_sums(cohort.group)
         return made, tuple(stepping.squares[block] for block in own if bounded)
-
-    def _has_scale(self, group: str, block: int) -> bool:
-        return bool(self._layout(group).apart(block))
 
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; DoesNotOpen if the sum of keys is not usable."""
@@ -447,16 +443,17 @@ class ShardWorker(Worker):
 
     def _open_sum(
         self, task: StepState, place: int, block: int, opener: Opener | None
-    ) -> Iterator[NDArray[np.int64]]:
-        """Yields a block's opened sums; Refused if lost, DoesNotOpen if the key is bad."""
+    ) -> NDArray[np.int64]:
+        """Returns a block's opened sums; Refused if lost, DoesNotOpen if the key is bad."""
         group = task.cohort.group
         if opener is None:
             assert task.opened is not None
-            yield np.frombuffer(self._block(task.opened[place]), "<i8").astype(np.int64, copy=False)
-            return
+            opened = np.frombuffer(self._block(task.opened[place]), "<i8")
+            return opened.astype(np.int64, copy=False)
         total = self._read_sum(group, task.cohort.number, block)
+        slots = self._layout(group).slots(block)
         try:
-            yield from opener.pieces(block, total, self._layout(group).slots(block))
+            return opener.open(block, total, slots, self._buffers.lend(8 * slots))
         except Refused as error:
             raise DoesNotOpen(str(error)) from error
 
@@ -466,7 +463,7 @@ class ShardWorker(Worker):
         total: tuple[float, ...] = ()
         if cohort >= 0 and self._state.pinned.plan.trails(group):
             total = tuple(float(value) for block in made.values.values() for value in block)
-        scaled = (block for block in made.values if self._has_scale(group, block))
+        scaled = (block for block in made.values if self._layout(group).apart(block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)
         made_of = (group, made.version, digests, state, scale, total)
         return Prepared(self._name, *made_of, cohort=cohort)
@@ -495,9 +492,6 @@ class ShardWorker(Worker):
 PIECE = 1 << 15
 """Values that are stepped at a time."""
 
-Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
-"""Opens a block's sums from the beginning, piece by piece."""
-
 
 class Stepping:
     """Makes the version of one cohort; several threads may step blocks of it at once."""
@@ -521,20 +515,11 @@ class Stepping:
         self.squares: dict[int, float] = {}
         """The squared norm of each block's opened sum, without a scale."""
 
-    def step(self, block: int, opening: Opened) -> GroupValues:
-        """Steps a block, as a pure function of its sums and of the version before.
+    def step(self, block: int, opened: NDArray[np.int64]) -> GroupValues:
+        """Steps a block, as a pure function of its opened sums and of the version before.
 
         Malformed or NotFinite if members that follow the plan cannot have sent these sums.
         """
-        opened = opening()
-        try:
-            return self._make_next(block, opened)
-        except SecurepsError:
-            for _ in opened:  # read the rest: a sum that does not open is the error to report
-                pass
-            raise
-
-    def _make_next(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
         plan, cohort = self._plan, self._cohort
         optimizer = plan.optimizer(cohort.group)
         mover = scale_mover(plan, cohort.group, self._layout.sent)
@@ -568,36 +553,35 @@ class Stepping:
         return GroupValues(cohort.version, {block: made}, {block: stepped}, codes)
 
     def _means(
-        self, block: int, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
+        self, block: int, opened: NDArray[np.int64], code: BlockCode | None
     ) -> Iterator[Values]:
         means = self._average(block, opened)
-        if code is None:
-            yield from means
-            return
-        mean = code.decode(np.concatenate(tuple(means)))
-        yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
+        return means if code is None else _cut(code.decode(np.concatenate([*means])))
 
-    def _average(self, block: int, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
+    def _average(self, block: int, opened: NDArray[np.int64]) -> Iterator[Values]:
         """Yields the mean, or in a sum group the total, of the members' values, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)
         if plan.is_sum(cohort.group):
             shares = Fraction(1)
-        left, squares = layout.slots(block) - layout.apart(block), 0.0
-        for sums in opened:
-            for start in range(0, sums.size, PIECE):
-                total = grid.decode_sum(sums[start : start + PIECE], terms)
-                measured = total[:left]
-                squares += float(np.dot(measured, measured))
-                left -= measured.size
-                yield grid.mean(total, shares)
+        left, squares = opened.size - layout.apart(block), 0.0
+        for sums in _cut(opened):
+            total = grid.decode_sum(sums, terms)
+            measured = total[:left]
+            squares += float(np.dot(measured, measured))
+            left -= measured.size
+            yield grid.mean(total, shares)
         self.squares[block] = squares
 
     def _code(self, block: int) -> BlockCode:
         base = block_digest(self._before.values[block])
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
         return block_code(self._plan, self._layout, block, version, base)
+
+
+def _cut(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (values[start : start + PIECE] for start in range(0, values.size, PIECE))
 
 
 # --- noise -------------------------------------------------------------------------

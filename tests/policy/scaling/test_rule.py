@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 
 from secureps.policy.scaling.policies import (
-    Action,
     Round,
     Waits,
-    choose_deed,
-    clamp_action,
+    act_within,
     decide_by_thresholds,
     decide_nothing,
-    stay,
 )
-from tests.kits.loads import LIMITS, observed
+from tests.kits.loads import observed, scaled_plan
+from tests.kits.streams import BUFFERED
 
+PLAN = scaled_plan()
 BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)
 CALM = Waits(clients=10.0, transfer=2.0, shards=0.0, holders=0.0)
 LATE = (Round(10, (1.0,) * 6, 20.0),)
@@ -41,30 +40,20 @@ LATE = (Round(10, (1.0,) * 6, 20.0),)
 def test_what_is_above_or_below_a_threshold_has_a_step_follow(
     changes: dict[str, Any], shards: int, deadline: float, buffer: float, why: str
 ) -> None:
-    action = decide_by_thresholds(observed(**changes), LIMITS)
-    assert (action.shards, action.deadline, action.buffer) == (shards, deadline, buffer)
+    plan = PLAN if changes.get("rounds") else scaled_plan(BUFFERED | {"deadline": 20.0})
+    action = decide_by_thresholds(observed(**changes), plan)
+    wanted = {3: ("add-shard", "shard-2"), 2: ("", ""), 1: ("drain-shard", "shard-1")}
+    assert (action.what, action.shard) == wanted[shards]
+    assert (action.deadline, action.buffer) == (deadline, buffer)
     assert why in action.reason
 
 
 def test_nothing_changes_by_the_fixed_policy() -> None:
-    seen = observed(waits=BUSY, lost=0.9)
-    assert decide_nothing(seen, LIMITS).shards == 2
+    assert decide_nothing(observed(waits=BUSY, lost=0.9), PLAN).what == ""
 
 
 @pytest.mark.parametrize("shards", [4, 5, 8])
 def test_a_shard_that_an_operator_added_beyond_the_most_stays(shards: int) -> None:
     seen = observed(shards=shards, spares=1)
-    assert choose_deed(clamp_action(stay(seen, "fixed"), seen, LIMITS), seen) == ("", "")
-    wanted = Action(shards + 1, 1.0, 1.0, "because")
-    assert choose_deed(clamp_action(wanted, seen, LIMITS), seen) == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("shards", "what"),
-    [(3, ("add-shard", "shard-2")), (2, ("", "")), (1, ("drain-shard", "shard-1"))],
-)
-def test_one_more_shard_is_the_first_spare_and_one_less_the_last(
-    shards: int, what: tuple[str, str]
-) -> None:
-    seen = observed(shards=2, spares=2)
-    assert choose_deed(Action(shards, 1.0, 1.0, "because"), seen) == what
+    for more in (0, 1):
+        assert act_within(PLAN, seen, more, 1.0, 1.0, "because").what == ""

@@ -1,30 +1,81 @@
-"""What `secureps deploy kubernetes` writes: sound by the API's schemas, each with its own keys."""
+"""What `secureps deploy` writes: sound by the API's schemas, and each with its own keys."""
 
 import base64
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
+from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
+from secureps.run.check import PROGRAM_BYTES, check
 from secureps.run.cli import app, deploy
-from secureps.run.deploy.deployment import kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, alerts, manifests
+from secureps.run.deploy.deployment import kubernetes_files, notes, yaml_text
+from secureps.run.deploy.kubernetes import _PREPARE, Cluster, alerts, manifests
 from secureps.run.deploy.parties import Request, party_kits
+from secureps.run.deploy.slurm import Batch
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import load_public
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.kits.party_kits import phrase
-from tests.run.deploy.kits import PARTIES, deployed, parsed
+
+PLAN = """
+name = "trial"
+versions = 3
+shards = 2
+[cipher]
+name = "rlwe"
+holders = 2
+threshold = 2
+capacity = 8
+[[group]]
+rule = { quorum = 4, minimum = 3 }
+"""
+PARTIES: dict[str, Role] = {
+    "coordinator": "coordinator",
+    "shard-0": "shard",
+    "shard-1": "shard",
+    "holder-0": "holder",
+    "south-holder": "holder",
+    "north.clinic_1": "client",
+    "south": "client",
+    "observer": "observer",
+}
+
+
+@cache
+def deployed() -> Path:
+    folder = Path(mkdtemp(prefix="secureps-deploy-"))
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "client.py").write_text("def make(settings):\n    ...\n")
+    kit = folder / "kit"
+    create_kit(kit, load_plan(folder / "plan.toml").cipher_parameters)
+    for name, role in PARTIES.items():
+        issue(kit, role, name)
+    return folder
+
+
+def parsed(text: str, kind: str) -> list[dict[str, Any]]:
+    """The objects of a kind in a file of manifests."""
+    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
+
 
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
 _DURATION = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w|y))+$"}
@@ -505,8 +556,6 @@ def test_what_cannot_be_deployed_is_refused(
 
 
 def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
 
     text = (deployed() / "plan.toml").read_text()
     for values, folder, reason in (
@@ -580,3 +629,335 @@ def settings_in(text: str, file: str) -> dict[str, Any]:
     maps = (each.get("data", {}) for each in parsed(text, "ConfigMap"))
     (found,) = (data[file] for data in maps if file in data)
     return tomllib.loads(found)
+
+
+# --- what of a kit and a site goes along ------------------------------------------
+
+
+def test_what_a_site_allows_goes_with_its_parties_and_the_kits_ca_is_pinned(tmp_path: Path) -> None:
+    site, pinned = tmp_path / "own.toml", load_public(deployed() / "kit").ca.fingerprint
+    site.write_text('minimum = 4\nledger = "/srv/data/ledger.db"\n')
+    home = deployed()
+    request = Request(
+        home / "plan.toml", home / "kit", script=home / "client.py", site=site, threshold=3
+    )
+    found = kubernetes_files(request, CLUSTER)
+    texts = {name: "".join(files.values()) for name, files in found.items()}
+    for role in ("south", "north-clinic-1"):
+        maps = [each for each in yaml.safe_load_all(texts[role]) if each and "data" in each]
+        assert any(each["data"].get("site.toml") == site.read_text() for each in maps)
+        for word in ("--site=/srv/config/site.toml", "--threshold=3", f"--ca-fingerprint={pinned}"):
+            assert word in texts[role]
+    for server in ("servers", "holder-0"):
+        assert f'ca_fingerprint = "{pinned}"' in texts[server]
+    made = settings_in(found["south"]["south-holder.yaml"], "south-holder.toml")
+    assert (made["minimum"], made["threshold"]) == (4, 3)
+    site.write_text('ledger = "ledger.db"\n')
+    with pytest.raises(ConfigError, match="in a cluster nothing is written"):
+        kubernetes_files(request, CLUSTER)
+
+
+def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_leave(
+    tmp_path: Path,
+) -> None:
+    home, scaled = deployed(), tmp_path / "plan.toml"
+    scaling = 'block_size = 65536\n[scaling]\npolicy = "rule"\nleast_shards = 1\n[cipher]'
+    scaled.write_text((home / "plan.toml").read_text().replace("[cipher]", scaling))
+    need = check(scaled, 1_000_000).shard
+    assert need is not None
+    assert need.shards == 1
+    found = kubernetes_files(Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER)
+    asked = asked_memory(found["servers"]["shard-0.yaml"]) << 20
+    assert 0 <= asked - need.memory - PROGRAM_BYTES < 1 << 20
+
+
+def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -> None:
+    """A container counts what the system keeps of files: without room, each pull reads the disk."""
+    home, asked = deployed(), {}
+    for memory in ("50 MB", "100 MB", "900 MB", "1 GB"):
+        own = f'[federation]\nscript = "client.py"\nclients = 5\nmemory = "{memory}"\n'
+        (tmp_path / "plan.toml").write_text((home / "plan.toml").read_text() + own)
+        request = Request(tmp_path / "plan.toml", home / "kit", ("shard-0",), values=10**8)
+        parts = kubernetes_files(request, CLUSTER)["servers"]
+        asked[memory] = asked_memory(parts["shard-0.yaml"])
+    assert asked["100 MB"] - asked["50 MB"] in (47, 48)
+    assert asked["100 MB"] < asked["900 MB"] == asked["1 GB"], "no more than a version has"
+
+
+def test_a_file_of_this_machine_is_in_no_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "south.csv").touch()
+    home, settings = deployed(), ("data={name}.csv", "of=/srv/records/a.csv")
+    request = Request(
+        home / "plan.toml", home / "kit", script=home / "client.py", settings=settings
+    )
+    told = [line for line in notes(request, shared=False) if "--set" in line]
+    assert told == [
+        "--set data={name}.csv is a path on this machine, whose files no pod has: records come "
+        "from a volume (--records)"
+    ]
+    (tmp_path / "south.csv").unlink()
+    assert not [line for line in notes(request, shared=False) if "--set" in line]
+
+
+texts = st.text(st.characters(codec="utf-8").filter(lambda c: c.isprintable() or c in "\n\t"))
+scalars = texts | st.integers(-(1 << 53), 1 << 53) | st.booleans()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+)
+
+
+@given(st.lists(values, min_size=1, max_size=3))
+def test_a_parser_reads_what_was_written(documents: list[object]) -> None:
+    assert list(yaml.safe_load_all(yaml_text(documents))) == documents
+
+
+def test_a_text_of_several_lines_stands_as_it_is() -> None:
+    script = "set -e\n\n  indented $x\nlast\n"
+    assert yaml_text([{"run": ["sh", "-c", script]}]) == (
+        "---\nrun:\n- sh\n- -c\n- |\n  set -e\n\n    indented $x\n  last\n"
+    )
+
+
+def test_words_that_are_something_else_to_a_parser_stay_words() -> None:
+    words = ["y", "No", "ON", "true", "null", "1e3", "0o7", "1_000", "0x1", "2026-11-24", "~", ""]
+    others = [
+        "a: b",
+        "a #b",
+        "-",
+        ".inf",
+        "=",
+        "<<",
+        "1:30",
+        "+.5",
+        "name",
+        "app.kubernetes.io/name",
+    ]
+    value = {word: [word] for word in (*words, *others)}
+    text = yaml_text([value])
+    assert yaml.safe_load(text) == value
+    assert all(f'- "{word}"\n' in text for word in words), "1.2 readers know other words than 1.1"
+    assert "- name\n" in text
+
+
+def test_what_is_there_twice_is_written_twice() -> None:
+    same = {"cpu": "1"}
+    assert yaml_text([{"limits": same, "requests": same}]).count('cpu: "1"') == 2
+
+
+HOLDER = "holder-0"
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(deployed() / "kit", tmp_path / "kit"))
+
+
+def test_what_a_link_leads_to_does_not_travel(kit: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.key").write_bytes(b"of somebody else")
+    (tmp_path / "other.key").chmod(0o600)
+    (kit / "private" / HOLDER / "other.key").symlink_to(tmp_path / "other.key")
+    (found,) = party_kits(kit, load_plan(deployed() / "plan.toml"), (HOLDER,))
+    assert "other.key" not in found.private
+    assert "identity.key" in found.private
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o604])
+def test_no_key_travels_that_others_may_read(kit: Path, mode: int) -> None:
+    own = kit / "private" / HOLDER
+    names = {path.name for path in own.iterdir()}
+    for name in names:
+        (own / name).chmod(mode)
+        with pytest.raises(KitError, match=f"{name}.*chmod 600"):
+            party_kits(kit, load_plan(deployed() / "plan.toml"), (HOLDER,))
+        (own / name).chmod(0o600)
+
+
+def test_a_key_that_was_erased_does_not_come_back(tmp_path: Path) -> None:
+    """A pod that starts again takes nothing from its Secret, unless that is of new keys."""
+    places = {name: tmp_path / name for name in ("data", "keys", "public", "holders", "tls")}
+    places["own"] = tmp_path / "data" / "kit" / "private" / HOLDER
+    for path in places.values():
+        path.mkdir(parents=True, exist_ok=True)
+
+    def prepared() -> dict[str, str]:
+        given = "".join(f"{name}={path}\n" for name, path in places.items())
+        script = f"secureps() {{ :; }}\nrun=trial\n{given}{_PREPARE}"
+        subprocess.run(["sh", "-c", script], check=True)
+        return {path.name: path.read_text() for path in places["own"].iterdir()}
+
+    (places["keys"] / "identity.key").write_text("me")
+    (places["keys"] / "envelope.key").write_text("once")
+    assert prepared() == {"identity.key": "me", "envelope.key": "once"}
+    (places["own"] / "envelope.key").unlink()
+    assert prepared() == {"identity.key": "me"}
+    (places["keys"] / "identity.key").write_text("me anew")
+    assert prepared() == {"identity.key": "me anew", "envelope.key": "once"}
+    assert {path.stat().st_mode & 0o777 for path in places["own"].iterdir()} == {0o600}
+
+
+# --- Slurm ------------------------------------------------------------------------
+
+
+def write_batch(out: Path, *more: str) -> str:
+    home = deployed()
+    options = ["--kit", home / "kit", "--out", out, "--script", home / "client.py"]
+    return said(deploy, "slurm", home / "plan.toml", *map(str, options), *more)
+
+
+def directives(text: str) -> dict[str, str]:
+    found = re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.MULTILINE)
+    assert len(found) == len(dict(found)), "an option is given twice"
+    return dict(found)
+
+
+def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -> None:
+    told = write_batch(tmp_path / "run", "--sbatch=--partition=low", "--set", "partition={index}")
+    jobs = {path.stem: path.read_text() for path in (tmp_path / "run").glob("*.sbatch")}
+    wanted = {"holder-0", "south-holder", "north.clinic_1", "south"}
+    assert set(jobs) == wanted | {"aggregator"}
+    assert set(re.findall(r"^sbatch (\S+)$", told, re.MULTILINE)) == {
+        str(tmp_path / "run" / f"{name}.sbatch") for name in jobs
+    }
+    for name, text in jobs.items():
+        asked = directives(text)
+        assert text.startswith("#!/bin/bash\n#SBATCH ")
+        assert asked["partition"] == "low"
+        assert asked["output"] == f"{tmp_path}/run/logs/{name}.log"
+        assert (tmp_path / "run" / "logs").is_dir()
+        if bash := shutil.which("bash"):
+            assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
+    assert directives(jobs["aggregator"])["cpus-per-task"] == "3"
+    assert "--set=partition=1" in jobs["south"]
+    assert (
+        f"--name south --kit {deployed() / 'kit'} --state {tmp_path}/run/state/south "
+        in jobs["south"]
+    )
+
+
+def test_servers_files_are_ones(tmp_path: Path) -> None:
+    write_batch(tmp_path / "run", "--port", "7100")
+    found = {}
+    for path in (tmp_path / "run" / "config").iterdir():
+        section = parse(ServeSection, tomllib.loads(path.read_text()), path.name)
+        found[section.name] = section
+    assert found["coordinator"].listen == "0.0.0.0:7100"
+    assert (found["shard-0"].listen, found["shard-1"].listen) == ("0.0.0.0:7101", "0.0.0.0:7102")
+    assert found["shard-1"].coordinator == "127.0.0.1:7100"
+    assert found["shard-1"].advertise == "@HOST@:7102"
+    assert found["holder-0"].coordinator == "@COORDINATOR@"
+    assert (found["holder-0"].minimum, found["holder-0"].threshold) == (3, 2)
+    assert len({each.state for each in found.values()}) == len(found)
+
+
+def test_what_is_written_pins_the_kits_ca_and_takes_what_a_site_allows(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("minimum = 4\n")
+    url = "memory://bucket/run/checkpoints"
+    more = ("--threshold", "3", "--site", str(site), "--copies", url)
+    write_batch(tmp_path / "run", *more)
+    pinned = load_public(deployed() / "kit").ca.fingerprint
+    for path in (tmp_path / "run" / "config").iterdir():
+        section = parse(ServeSection, tomllib.loads(path.read_text()), path.name)
+        assert section.ca_fingerprint == pinned
+        limits = (section.checkpoint_copies, section.minimum, section.threshold)
+        assert limits == ((None, 4, 3) if "holder" in section.name else (url, 5, None))
+    job = (tmp_path / "run" / "south.sbatch").read_text()
+    assert f" --threshold=3 --site={site} --ca-fingerprint={pinned} --server " in job
+    with pytest.raises(ConfigError, match="--copies: bucket: no URL"):
+        write_batch(tmp_path / "again", "--copies", "bucket")
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):  # also if no client is deployed
+        write_batch(tmp_path / "again", "--set", "x", "--name", "holder-0")
+    site.write_text("minimun = 3\n")
+    with pytest.raises(ConfigError, match="did you mean minimum"):
+        write_batch(tmp_path / "again", "--site", str(site))
+
+
+def test_shards_go_with_their_coordinator(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="shard-0 runs in the coordinator's job"):
+        write_batch(tmp_path / "run", "--name", "shard-0")
+
+
+@pytest.mark.parametrize(
+    ("out", "more", "reason"),
+    [
+        ("a run", (), "sbatch takes no such path for a log"),
+        ("run\nreboot", (), "sbatch takes no such path for a log"),
+        ("run-%j", (), "sbatch takes no such path for a log"),
+        ("run", ("--sbatch=--partition=low\nreboot",), "is no option in one line"),
+        ("run", ("--sbatch=partition=low",), "is no option in one line"),
+        ("run", ("--time=1:00:00\nreboot",), "is no time of sbatch's"),
+    ],
+)
+def test_what_sbatch_would_read_as_something_else_is_refused(
+    tmp_path: Path, out: str, more: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        write_batch(tmp_path / out, *more)
+    assert not (tmp_path / out).exists()
+
+
+def test_words_of_a_client_are_words_to_bash(tmp_path: Path) -> None:
+    odd = "a 'b\" $(touch bad) `x` ; {name}\nnext"
+    write_batch(tmp_path / "run", f"--set=who={odd}")
+    text = (tmp_path / "run" / "south.sbatch").read_text()
+    begin = text.partition("server=$(cat coordinator.address)\n")[2].partition(" & parties=")[0]
+    fake = f'secureps() {{ printf "%s\\0" "$@"; }}; server=here\n{begin}'
+    words = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True).stdout
+    assert f"--set=who={odd.replace('{name}', 'south')}" in words.split("\0")
+
+
+def test_a_file_that_a_setting_names_is_found_from_a_jobs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "south.csv").write_text("1\n")
+    given = ("data=data/{name}.csv", "split=3", "kind=small", "url=s3://b/c.csv", "more=no.npz")
+    told = write_batch(tmp_path / "run", *(f"--set={each}" for each in given))
+    job = (tmp_path / "run" / "south.sbatch").read_text()
+    whole = f"data={tmp_path}/data/south.csv"
+    assert re.findall(r"--set=(\S+)", job) == [whole, *given[1:]]
+    (note,) = [line for line in told.splitlines() if "--set" in line]
+    assert note == (
+        f"note: --set {given[0]} is a path from here: jobs have data={tmp_path}/data/{{name}}.csv; "
+        "nothing is there for north.clinic_1"
+    )
+
+
+def test_no_party_takes_the_place_of_the_servers() -> None:
+    request = Request(deployed() / "plan.toml", deployed() / "kit")
+    batch = Batch(request, Path("/shared"), "1:00:00", {"coordinator": 1}, (), 7600, None)
+    kits = {kit.name: kit for kit in request.kits}
+
+    def jobs(**named: str) -> dict[str, str]:
+        own = replace(request)
+        own.__dict__["kits"] = [replace(kits[like], name=name) for name, like in named.items()]
+        return replace(batch, request=own).files()[""]
+
+    with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
+        jobs(aggregator="south")
+    made = jobs(**{"coordinator": "coordinator", "coordinator-2": "shard-0"})["aggregator.sbatch"]
+    chosen = made.partition("case $file in ")[2].partition(" esac")[0]
+    for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
+        script = f"file={name}.toml; case $file in {chosen} esac; echo $role"
+        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert said.stdout == f"{role}\n"
+
+
+def test_without_a_script_there_are_no_clients(tmp_path: Path) -> None:
+    home = deployed()
+    told = said(deploy, "slurm", home / "plan.toml", "--kit", home / "kit", "--out", tmp_path / "r")
+    assert "note: clients are left out: name what they run by --script" in told
+    assert not (tmp_path / "r" / "south.sbatch").exists()
+
+
+def test_a_site_alone_is_told_where_to_say_who_coordinates(tmp_path: Path) -> None:
+    note = "the coordinator runs elsewhere: jobs wait for its HOST:PORT in"
+    assert note not in write_batch(tmp_path / "all")
+    told = write_batch(tmp_path / "run", "--name", "south")
+    assert f"note: {note} {tmp_path}/run/coordinator.address" in told.replace("\n", " ")
+    batch = (tmp_path / "run" / "south.sbatch").read_text()
+    assert 'echo "waits for $PWD/coordinator.address' in batch

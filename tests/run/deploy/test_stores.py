@@ -16,8 +16,15 @@ from secureps.run.deploy.deployment import kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Store
 from secureps.run.deploy.parties import Request
 from tests.kits.command import said
-from tests.run.deploy.kits import deployed, parsed
-from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, complaint, settings_in, written
+from tests.run.deploy.test_kubernetes import (
+    CLUSTER,
+    asked_memory,
+    complaint,
+    deployed,
+    parsed,
+    settings_in,
+    written,
+)
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: no store can be named")
 

@@ -238,15 +238,6 @@ def test_a_uri_is_left_as_it_is(tmp_path: Path) -> None:
     assert (uri, experiments) == ("http://127.0.0.1:5000", {"trial": "None"})
 
 
-def test_more_than_one_batch(tmp_path: Path) -> None:
-    settings = {f"s{i:03d}": i for i in range(250)}
-    flow = MLflow(dataclasses.replace(HEADING, settings=settings), str(tmp_path))
-    figures = {f"f{i:04d}": float(i) for i in range(2500)}
-    flow.add(line(version=1, figures=figures))
-    assert len(run(tmp_path).params) == 250
-    assert {(n, 1): [v] for n, v in figures.items()}.items() <= read_mlflow(tmp_path).items()
-
-
 @pytest.mark.parametrize(
     ("absent", "extras", "reason"),
     [

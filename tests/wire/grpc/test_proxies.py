@@ -15,7 +15,7 @@ from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import DIRECT, find_way
 from secureps.wire.grpc.servers import CoordinatorServer
-from tests.kits.connect_proxy import ConnectProxy, refusal
+from tests.kits.relay import ConnectProxy, refusal
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_tls import make_kit, tls_of
 
@@ -127,7 +127,7 @@ def address(kit: Path) -> Iterator[str]:
 
 
 def call(kit: Path, proxy: ConnectProxy, monkeypatch: pytest.MonkeyPatch, user: str = "") -> object:
-    monkeypatch.setenv("https_proxy", f"http://{user}{proxy.place}")
+    monkeypatch.setenv("https_proxy", f"http://{user}{proxy.address}")
     transport = GrpcTransport(tls_of(kit, "eve"), "eve", lambda _: b"", {COORDINATOR: HERE}, 5.0)
     with closing(transport):
         return transport.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE)
@@ -142,7 +142,7 @@ def test_mutual_tls_goes_through_a_proxy_with_a_password(
         assert set(proxy.asked) == {HERE}
         with pytest.raises(ConfigError, match=r"wants name and password \(407\)") as failed:
             call(kit, proxy, monkeypatch, "me:secret-1@")
-        assert f"coordinator at {HERE} through the proxy {proxy.place}: " in str(failed.value)
+        assert f"coordinator at {HERE} through the proxy {proxy.address}: " in str(failed.value)
         assert "secret-1" not in str(failed.value)
         assert len(proxy.asked) == 4, "a wrong password that is tried again locks the account"
 
@@ -175,7 +175,7 @@ def test_what_a_proxy_refuses_says_whose_fault_it_is(
 ) -> None:
     with ConnectProxy({}, answer=answer) as proxy, pytest.raises(kind, match=text) as failed:
         call(kit, proxy, monkeypatch)
-    assert f"through the proxy {proxy.place}" in str(failed.value)
+    assert f"through the proxy {proxy.address}" in str(failed.value)
     assert getattr(failed.value, "retry_after", None) == (0.2 if again else None)
 
 
@@ -184,7 +184,7 @@ def test_a_proxy_that_hangs_is_tried_again(kit: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(framing, "CLIENT_OPTIONS", tuple(options.items()))
     with ConnectProxy({}, answer=b"") as proxy, pytest.raises(Unreachable) as failed:
         call(kit, proxy, monkeypatch)
-    assert f"{HERE} through the proxy {proxy.place}" in str(failed.value)
+    assert f"{HERE} through the proxy {proxy.address}" in str(failed.value)
     assert failed.value.retry_after is not None
 
 
