@@ -304,8 +304,8 @@ def _why_too_long(tx: Transaction, group: GroupState) -> str:
     if norm <= most:
         return ""
     return (
-        f"its sum has a norm of {norm:.3g}, and of updates that are clipped as the plan says "
-        f"{most:.3g} at most, with a probability of 1 - {ERROR:g}: a member sent something else"
+        f"its sum is {norm:.3g} long, and all but {ERROR:g} of sums of clipped updates are at most "
+        f"{most:.3g} long: a member sent something else"
     )
 
 
