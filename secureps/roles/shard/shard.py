@@ -254,7 +254,7 @@ class Shard:
                 found = self._peers.find_blocks(sender, event)
                 self._forwarding.supply(step, sender, event, found)
             case Answered(requests.PutBlock(header)):
-                self._forwarding.take_stored(step, sender, header)
+                self._forwarding.end_copy(step, (sender, header.key))
             case Failed(requests.PutBlock(header), error):
                 if isinstance(error, DamagedStore) and block_name(header) in self.state.spooled:
                     self._forget(step, frozenset({header.key}))
@@ -593,8 +593,8 @@ class Shard:
             missing = requests.Missing.of_cohort(self._name, cohort, lacking)
             self._peers.ask_others(step, missing)
             return
-        if self.state.opened_by_key_sum:
-            pinned = self.state.pinned
+        pinned = self.state.pinned
+        if pinned.plan.has_committee:
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, order.key)
         self._begin(step, StepState(cohort, keys, key))
 

@@ -123,9 +123,9 @@ def test_the_author_hears_of_it_when_the_replica_has_it() -> None:
 def test_of_several_replicas_all_have_it_before_the_author_hears_of_it() -> None:
     header, forwarding, step = Desk().header(block=MINE), Forwarding(), Step()
     forwarding.begin(step, header, (PEER, "shard-c"))
-    forwarding.take_stored(step := Step(), PEER, header)
+    forwarding.end_copy(step := Step(), (PEER, header.key))
     assert step.effects == []
-    forwarding.take_stored(step, "shard-c", header)
+    forwarding.end_copy(step, ("shard-c", header.key))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
 
 
