@@ -124,7 +124,7 @@ def test_orders_of_another_stream_are_not_delivered() -> None:
     assert [entry.kind for entry in transport.take_sent()] == [Kind.WATCH]
 
 
-@pytest.mark.parametrize("kind", [Kind.CALL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH, Kind.TELL])
+@pytest.mark.parametrize("kind", [Kind.CALL, Kind.FIRST, Kind.WATCH, Kind.TELL])
 def test_a_server_says_nothing_that_a_party_says(kind: Kind) -> None:
     with pytest.raises(Malformed, match=f"may not contain {kind.name}"):
         WaveTransport([Entry(kind)])
