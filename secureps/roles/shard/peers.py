@@ -197,10 +197,16 @@ class Forwarding:
                     self._arrived(step, (to, key))
 
     def failed(self, step: Step, sender: str, header: BlockHeader, error: SecurepsError) -> None:
-        """Passes on another shard's refusal, unless the block was damaged in this spool."""
+        """Passes on a refusal, unless the block was settled before it was passed on."""
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
             self._end(step, header.key, error)
         self._arrived(step, (sender, header.key))
+
+    def refuse_damaged(self, step: Step, headers: Iterable[BlockHeader]) -> None:
+        """Has the authors of blocks that are forgotten, because some are damaged, send again."""
+        for header in headers:
+            text = f"{header.name} is lost here: send it again"
+            self._end(step, header.key, NotReady(text, LATER))
 
     def _arrived(self, step: Step, copy: Copy) -> None:
         """Ends a copy, and answers the tickets that waited for no other copy."""

@@ -20,7 +20,7 @@ What happens to one block, and to the version that it ends in:
 What survives a kill. The journal has headers, sums, sums of keys and versions, and the disk their
 payloads. `resume` registers, and deletes payloads that are not on record. Tasks and transfers are
 forgotten: the coordinator repeats its orders, and senders ask again. A damaged payload is asked
-for again from other shards, and then from clients (`_forget_damaged`). A sum is made again, and a
+for again from other shards, and then from clients (`_forget`). A sum is made again, and a
 lost version comes from a checkpoint or from other shards (`peers.Fetcher`).
 
 Guards. `_check_cohort` stops a coordinator that would have a single update summed, or choose the
@@ -42,6 +42,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
     Conflict,
+    DamagedStore,
     Fenced,
     InternalError,
     Malformed,
@@ -255,6 +256,8 @@ class Shard:
             case Answered(requests.PutBlock(header)):
                 self._forwarding.take_stored(step, sender, header)
             case Failed(requests.PutBlock(header), error):
+                if isinstance(error, DamagedStore) and block_name(header) in self.state.spooled:
+                    self._forget(step, frozenset({header.key}))
                 self._forwarding.failed(step, sender, header, error)
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
@@ -668,30 +671,28 @@ class Shard:
         for event in damaged:
             self._take_failure(step, event)
 
-    def _forget_damaged(self, step: Step, task: Task, keys: frozenset[str]) -> None:
-        """Forgets damaged payloads, since known ones are not accepted again, and registers anew.
-
-        So the orders come again, and find what is missing now.
-        """
+    def _forget(self, step: Step, keys: frozenset[str]) -> None:
+        """Forgets damaged payloads, since known ones are not accepted again."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
+        known = self.state.spooled.items()
+        gone = [h for name, h in known if name in names or submission_of(name) in ids]
+        self._forwarding.refuse_damaged(step, gone)
         self._discard(step, ids)
-        opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
-        if isinstance(task, StepState) and opened:
-            cohort = task.cohort
-            self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
+        if opened := sorted(name for name in names if name[0] == OPENED):
+            _, _, group, cohort, _ = opened[0]
+            blocks = tuple(name[4] for name in opened)
+            self._write(step, records.OpenedForgotten(group, cohort, blocks))
         self._peers.forget_answers()
-        if self._registration not in step.effects:
-            self._greet(step)
 
     def _take_failure(self, step: Step, event: WorkFailed) -> None:
         """Takes a task's error: has payloads sent again, blames the cohort's sum, or ends."""
         self._busy.discard(work_name(event.task))
         match event:
-            case WorkFailed(
-                MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
-            ):
-                self._forget_damaged(step, task, keys)
+            case WorkFailed(MakeState() | SumCohort() | StepState(), PayloadsDamaged(keys=keys)):
+                self._forget(step, keys)
+                if self._registration not in step.effects:
+                    self._greet(step)  # so that the orders come again, and find what is missing
             case WorkFailed(SumCohort(cohort), NoiseDamaged()):
                 self._retry_hold(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):

@@ -21,7 +21,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, GroupPlacement, GroupVersion, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import FOUNDING, OPENED, Cohort, cohort_digest
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -164,6 +164,26 @@ def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
     made.order(orders.Discard(1, (ID,)))
     step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
+
+
+@pytest.mark.parametrize("purpose", [UPDATE, FOUNDING, OPENED])
+def test_what_is_damaged_before_it_is_passed_on_its_author_sends_again(purpose: str) -> None:
+    """The shard may have used it already, and would notice the damage in no other way."""
+    made, waiting = desk("doubled bfv"), set[str]()
+    if purpose == OPENED:
+        header = opened_header(made.plan, made.run, "all", 0, MINE)
+    else:  # another block of the same submission is forgotten with it
+        header, second = (made.header(block=block, purpose=purpose) for block in (MINE, 2))
+        made.put(second)
+        waiting.add(second.key)
+    first = made.put(header)
+    step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
+    answers = {each.ticket: each.message for each in step.effects if isinstance(each, Answer)}
+    assert answers.keys() == waiting | {header.key}
+    assert all(isinstance(each, NotReady) for each in answers.values())
+    again = made.restarted()
+    assert again.shard.inspect(header.author, requests.PutBlock(header)), "its payload is wanted"
+    assert again.put(header) == first
 
 
 def placed(made: Desk, shard: str) -> list[Effect]:
