@@ -198,6 +198,12 @@ class Forwarding:
             self._end(step, header.key, error)
         self.end_copy(step, (sender, header.key))
 
+    def refuse_damaged(self, step: Step, headers: Iterable[BlockHeader]) -> None:
+        """Has the authors of blocks that are forgotten, because some are damaged, send again."""
+        for header in headers:
+            text = f"{header.name} is lost here: send it again"
+            self._end(step, header.key, NotReady(text, LATER))
+
     def end_copy(self, step: Step, copy: Copy) -> None:
         """Ends a copy that is stored or not needed; answers tickets that waited for no other."""
         for ticket in sorted(t for t, (_, copies) in self._waiting.items() if copy in copies):

@@ -258,8 +258,6 @@ class Shard:
             case Failed(requests.PutBlock(header), error):
                 if isinstance(error, DamagedStore) and block_name(header) in self.state.spooled:
                     self._forget(step, frozenset({header.key}))
-                    text = f"{header.name} is damaged at {self._name}: send it again"
-                    error = NotReady(text, LATER)
                 self._forwarding.failed(step, sender, header, error)
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
@@ -677,6 +675,9 @@ class Shard:
         """Forgets damaged payloads, since known ones are not accepted again."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
+        known = self.state.spooled.items()
+        gone = [h for name, h in known if name in names or submission_of(name) in ids]
+        self._forwarding.refuse_damaged(step, gone)
         self._discard(step, ids)
         if opened := sorted(name for name in names if name[0] == OPENED):
             _, _, group, cohort, _ = opened[0]
