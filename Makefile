@@ -93,7 +93,7 @@ ranges:  ## the lowest and the newest of the libraries that users may have (END)
 		rm -rf .venv-$$end && $(PYTHON) -m venv .venv-$$end || exit 1; \
 		$(PYTHON) -I tests/kits/ranges.py $$end > .venv-$$end/requirements.txt || exit 1; \
 		.venv-$$end/bin/pip install -r .venv-$$end/requirements.txt || exit 1; \
-		.venv-$$end/bin/python -m pytest -n 0 @tests/ranges.txt || exit 1; \
+		.venv-$$end/bin/python -m pytest -n 0 --timeout=900 @tests/ranges.txt || exit 1; \
 	done
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md

@@ -3,8 +3,8 @@
     python -m benchmarks.thin [SEEDS]
 
 Pairs of runs, by default 16, under seeds that draw split, initial model and batches alike, played
-in the clear (the same bits as encrypted: `tests/federation/test_codecs.py`). Bytes are those of the
-plan's own cipher: blocks, and what the committee of key holders takes.
+in the clear (the same bits as encrypted: `tests/federation/test_exactness.py`). Bytes are those of
+the plan's own cipher: blocks, and what the committee of key holders takes.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from secureps.policy.plan import Plan, scale_mover
 from secureps.policy.rules.registry import declare
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
-from secureps.privacy.mechanism import PIECE, clip_in_place, clip_l2
+from secureps.privacy.mechanism import PIECE, clip_in_place
 from secureps.roles.member.tasks import Aim, Contribute, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.checkpoint import read_metadata, read_state, write_state
@@ -361,25 +361,19 @@ class UpdateIntegers:
         gets the same noise, and different updates never do: else their difference would be bare.
         """
         words = self.stream("round", *self._labels).words
-        z = mechanism.round_update(self._encode(mechanism, parts, update), words)
-        if self.plan.group(self.layout.name).feedback:
+        section, encoded = self.plan.group(self.layout.name), update.values
+        if section.codec:
+            encoded = np.empty(self.layout.sent, np.float32)
+            for code, place, span in parts:
+                encoded[span] = code.encode(update.values[place], self.transform)
+            clip_in_place(encoded, mechanism.clip)  # rounding to float32 may make it longer
+        z = mechanism.round_update(encoded, words)
+        if section.feedback:
             for part in parts:
                 self._leave_rest(update, part, z[part[2]], mechanism.calibration.step)
         digests = self._digests(z[span] for _, _, span in parts)
         noised = mechanism.add_noise(z, self.stream("noise", *self._labels, *digests).words)
         return [noised[span] for _, _, span in parts]
-
-    def _encode(
-        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
-    ) -> NDArray[np.float32]:
-        """Encodes all blocks, and clips them again: rounding to float32 may make them longer."""
-        if not self.plan.group(self.layout.name).codec:
-            return update.values
-        encoded = np.empty(self.layout.sent, np.float32)
-        for code, place, span in parts:
-            encoded[span] = code.encode(update.values[place], self.transform)
-        whole, _ = clip_l2(encoded, mechanism.clip)
-        return whole
 
     def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:
         for block, part in enumerate(integers):

@@ -16,7 +16,7 @@ its process at the worst moment:
 It is an estimate: the parts do not peak at the same time, and allocators keep some freed memory.
 The page cache, the operating system, other processes and shards of unequal weight are not covered.
 `benchmarks.memory` compares it with measurements. `tests/processes/test_memory.py` asserts
-that they agree within half, `tests/federation/test_memory.py` within a quarter.
+that they agree within half, `tests/federation/test_survival.py` within a quarter.
 """
 
 from __future__ import annotations

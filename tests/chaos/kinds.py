@@ -32,11 +32,11 @@ MODULES = (coordinator_tasks, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
 _OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"
-_WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
+_WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_client.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
-_COMMAND = "said by an operator's command: tests/processes/test_standby.py"
+_COMMAND = "said by an operator's command: tests/processes/test_federation.py"
 _LAST = "of clients that keep the last model, as none does here: tests/client/test_last_model.py"
 
 KNOWN: dict[str, str] = {

@@ -129,7 +129,7 @@ def test_flares_script_is_one_that_flare_runs(example: Path) -> None:
     command = [sys.executable, "flare_job.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     found = re.findall(r"validation metric ([\d.]+) from", done.stdout + done.stderr)
-    assert len(found) == 5 * 5
+    assert len(found) == 4 * 5, "of each version but the first, at each hospital"
     assert np.mean([float(each) for each in found[-5:]]) >= LEAST
 
 

@@ -19,7 +19,8 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 FIRST = '[losses, result.epsilon, result.folder.joinpath("report").is_dir()]'
 OWN = "[result.score, result.epsilon, price, patients.score, patients.epsilon]"
 ADAPTERS = "[losses, ends, share]"
-STATISTICS = "[federated == pooled, float(federated['mean bmi']), federated['decades']]"
+NUMBERS = "*(float(federated[name]) for name in ('mean bmi', 'variance bmi'))"
+STATISTICS = f"[federated == pooled, {NUMBERS}, federated['decades'], federated['table']]"
 RESULTS = {
     "first_federation": FIRST,
     "own_model": OWN,
@@ -35,7 +36,10 @@ def read(name: str) -> dict[str, Any]:
 
 
 def play(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a notebook in a kernel of its own, as Jupyter does, and returns its results."""
+    """Runs a notebook in a kernel of its own, as Jupyter does, and returns its results.
+
+    What its cells print goes into `folder/printed`.
+    """
     brought = "the extra `dev` brings it, with a kernel"
     nbclient = pytest.importorskip("nbclient", reason=brought)
     nbformat = pytest.importorskip("nbformat", reason=brought)
@@ -55,6 +59,8 @@ def play(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         book, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     )
     client.execute(env={**os.environ, "PYTHONPATH": path})
+    outputs = [each for cell in book.cells for each in cell.get("outputs", ())]
+    (folder / "printed").write_text("".join(each.get("text", "") for each in outputs))
     return json.loads(book.cells[-1].outputs[0].text)
 
 
@@ -133,11 +139,15 @@ def test_statistics_are_those_of_pooled_records_exactly(
 ) -> None:
     from sklearn.datasets import load_diabetes
 
-    is_exact, mean, decades = play("statistics", tmp_path, monkeypatch)
-    columns = load_diabetes(scaled=False).data
+    is_exact, mean, variance, decades, table = play("statistics", tmp_path, monkeypatch)
+    (columns, worse), bins = load_diabetes(return_X_y=True, scaled=False), range(0, 101, 10)
     assert is_exact
+    assert "exact totals, of the newest version" in (tmp_path / "printed").read_text()
     assert mean == pytest.approx(10 * columns[:, 2].mean(), rel=1e-12)
-    assert decades == np.histogram(columns[:, 0], bins=range(0, 101, 10))[0].tolist()
+    assert variance == pytest.approx(100 * columns[:, 2].var(ddof=1), rel=1e-12)
+    assert decades == np.histogram(columns[:, 0], bins)[0].tolist()
+    rows = [worse[columns[:, 1] == sex] > worse.mean() for sex in (1, 2)]
+    assert table == [[int((~row).sum()), int(row.sum())] for row in rows]
 
 
 @pytest.mark.slow

@@ -1,41 +1,83 @@
-"""Flower: what a strategy or a site refuses, and in which words."""
+"""Flower: what a strategy or a site refuses, and in which words.
+Flower: key holders may be nodes, records are durable, and what a node is its operator says.
+What goes with a round's messages is that round's; nodes without the mod end the run.
+"""
 
-from collections.abc import Iterator
+import functools
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from secureps.client.flower.trainer import FlowerModel
 from secureps.client.site_policy import NO_POLICY
 from secureps.client.trainer import FitConfig
 from secureps.config.site_files import SiteSection
 from secureps.crypto.cipher import CipherParameters
-from secureps.errors import ConfigError, KitError, NotReady, ScriptFailed, TermsRefused, WrongRun
-from secureps.flower import post, secureps_mod, strategy
-from secureps.flower.mod import AppTrainer, NodeSettings, play_as_client
-from secureps.flower.post import ModelForm
+from secureps.errors import (
+    ConfigError,
+    KitError,
+    Malformed,
+    NotReady,
+    Oversized,
+    ScriptFailed,
+    TermsRefused,
+    WrongRun,
+)
+from secureps.flower import SecureFedAvg, post, secureps_mod, strategy
+from secureps.flower.mod import AppTrainer, NodeSettings, play_as_client, refuse_kind
+from secureps.flower.post import (
+    BATCH,
+    FORM,
+    MARKER,
+    PAYLOADS,
+    ModelForm,
+    pack,
+    read_wave,
+    wrap_bytes,
+)
+from secureps.flower.strategy import Aggregator, Waves, simulated_kit
 from secureps.messages.charge import Release
-from secureps.messages.requests import Retire
+from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.messages.orders import Invite, Published
+from secureps.messages.requests import Prepared, Retire
 from secureps.messages.run import TRAIN_METRICS
+from secureps.policy.plan import load_plan
 from secureps.roles.machine import Halt
-from secureps.roles.member.terms import NO_REASON
-from secureps.run.up.folder import client_names
+from secureps.roles.member.member import LEFT, PAUSED
+from secureps.roles.member.terms import NO_REASON, NO_TERMS, Terms
+from secureps.roles.pinned_run import PinnedRun
+from secureps.run import assemble
+from secureps.run.up.folder import client_names, holder_names
+from secureps.service.executor import Executor
 from secureps.service.one_wave import explain_end
+from secureps.store import durability
+from secureps.store.act_lines import ActLines
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import read_rows
-from secureps.store.keyring import NATIVE, load_private
+from secureps.store.keyring import NATIVE, default_state, load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, open_batch, seal_batch
 from tests.kits.engine_apps import (
+    CONFIG,
     SEED,
     Tensors,
     initial,
     make_app,
     play,
+    record,
     record_dict,
     same,
     simulated,
@@ -43,8 +85,10 @@ from tests.kits.engine_apps import (
     train,
     write_plan,
 )
+from tests.kits.federations import small_plan
 from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
 from tests.kits.ledgers import charge
+from tests.kits.party_kits import part
 
 OTHER_RUN = bytes(range(32))
 
@@ -250,9 +294,9 @@ def test_a_node_without_a_metric_takes_no_part(tmp_path: Path) -> None:
 
     trainer = AppTrainer(form, Message(record_dict(), 10, "train"), answers)
     parameters, config = trainer.parameters(0), FitConfig({"all": 0}, 1, {})
-    for value, part in ((9.0, 1.0), (-9.0, -1.0), (-1.0, -0.5)):  # beyond its magnitude it is cut
+    for value, kept in ((9.0, 1.0), (-9.0, -1.0), (-1.0, -0.5)):  # beyond its magnitude it is cut
         told["far"] = value
-        assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [part]
+        assert trainer.fit(parameters, config).parameters[TRAIN_METRICS].tolist() == [kept]
     del told["far"]
     with pytest.raises(ScriptFailed, match="train_metrics: far is nan, and must be a finite"):
         trainer.fit(parameters, config)
@@ -390,3 +434,479 @@ def test_a_node_counts_in_its_sites_ledger(played: tuple[Path, dict[str, Any]], 
     for name in OPEN:
         assert nodes[name].state["fits"]["n"] == ROUNDS, "a site without a policy is free"
         assert len(BudgetLedger(default_ledger(kit, name)).facts()) == ROUNDS
+
+
+PARTITION: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
+OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
+SIMULATES: dict[str, str | int] = {
+    "kit": "/run/kit",
+    "unsafe-seed": 5,
+    "simulated": 1,
+    "durable": 0,
+}
+"""What a ServerApp may say that would have nodes wait for nothing."""
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each wave of a node waits for the disk."""
+    found = list[bool]()
+
+    def noting(*given: object) -> tuple[bytes, str]:
+        found.append(durability.must_wait())
+        return b"", ""
+
+    monkeypatch.setattr("secureps.flower.mod.play_as_client", noting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "waits"), [(PARTITION, False), (PARTITION | OWN, True), (OWN, True)]
+)
+def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
+    config: Mapping[str, Any], waits: bool, waited: list[bool]
+) -> None:
+    form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).to_json()
+    content = post.pack({**SIMULATES, FORM: form}, b"a batch")
+    grid = LocalGrid(make_app(), [dict(config)])
+    (reply,) = grid.send_and_receive([Message(content, 10, "train")])
+    assert dict(reply.content[post.MARKER]) == {"wave": 1}
+    assert waited == [waits]
+    assert durability.must_wait()
+
+
+def test_key_holders_whose_keys_are_in_the_kit_are_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In deployment and in a simulation; not where nodes relay to them.
+
+    If this process crashes, no core file gets their keys.
+    """
+    plan = load_plan(write_plan(tmp_path, "rlwe"))
+    kit = simulated_kit(tmp_path, plan, 3)
+    part(kit, tmp_path / "server", "coordinator", "shard-0", "holder-1")
+    told, guarded = list[object](), list[str]()
+    monkeypatch.setattr(post.log, "info", lambda *said: told.append(said[1]))
+    disabled = "secureps.flower.strategy.disable_core_dumps"
+    monkeypatch.setattr(disabled, lambda: guarded.append("once"))
+    for own_kit, listen, own in (
+        (kit, "127.0.0.1:0", ["holder-0", "holder-1", "holder-2"]),
+        (tmp_path / "server", "127.0.0.1:0", ["holder-1"]),
+        (tmp_path / "server", "", []),
+    ):
+        servers = Aggregator(plan, own_kit, tmp_path / f"run-{len(own)}", listen, False)
+        guarded.clear()
+        with servers:
+            holders = servers.kit.roster.names("holder")
+            assert sorted(holders & servers._parties.keys()) == own
+            assert guarded == ["once"] * bool(own)
+            assert servers.relayed_holders == (frozenset() if listen else holders)
+    assert told == ["holder-0", "holder-2"]
+
+
+def play_run(folder: Path, cipher: str) -> Result:
+    grid = simulated()
+    result = play(folder, grid, plan=write_plan(folder, cipher))
+    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}
+    return result
+
+
+def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
+    sealed, plain = (play_run(tmp_path / cipher, cipher) for cipher in ("rlwe", "plain"))
+    for name, array in plain.arrays.items():
+        assert sealed.arrays[name].data == array.data
+    states = {path.name for path in (tmp_path / "rlwe" / "run" / "state").iterdir()}
+    assert states >= set(holder_names(3))
+
+
+def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned_run, examined = assemble.pinned_run, []
+
+    def noted(*given: Any) -> PinnedRun:
+        made = pinned_run(*given)
+        examined.append(made.examined)
+        return made
+
+    monkeypatch.setattr(assemble, "pinned_run", noted)
+    play_run(tmp_path / "run", "plain")
+    assert examined == [False]
+
+
+@contextmanager
+def served(folder: Path, whole: Path) -> Iterator[dict[str, Path]]:
+    """Key holders, each with its own kit in a process of its own, by their sockets."""
+    sockets, running = {}, list[subprocess.Popen[bytes]]()
+    try:
+        for name in holder_names(3):
+            home = folder / name
+            kit, sockets[name] = part(whole, home / "kit", name), home / "waves"
+            (home / "holder.toml").write_text(
+                f'name = "{name}"\nkit = "{kit}"\nstate = "{home / "state"}"\nminimum = 2\n'
+                f'socket = "{sockets[name]}"\ninsecure_for_tests = true\n'
+            )
+            program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
+            running.append(subprocess.Popen([*program, "--config", str(home / "holder.toml")]))
+        until = time.monotonic() + 60
+        while not all(path.exists() for path in sockets.values()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield sockets
+    finally:
+        for process in running:
+            process.terminate()
+        assert {process.wait(30) for process in running} == {0}
+
+
+def test_key_holders_may_be_nodes_and_no_app_reads_their_keys(tmp_path: Path) -> None:
+    plain = play_run(tmp_path / "p", "plain")
+    plan = write_plan(tmp_path, "rlwe")
+    whole = simulated_kit(tmp_path / "all", load_plan(plan), 3)
+    server = part(whole, tmp_path / "server", "coordinator", "shard-0", "shard-1")
+    configs: list[dict[str, Any]] = [
+        {
+            "partition-id": k,
+            "secureps-kit": str(part(whole, tmp_path / name, name)),
+            "secureps-name": name,
+            "secureps-unsafe-seed": 5,
+        }
+        for k, name in enumerate(client_names(3))
+    ]
+    with served(tmp_path / "holders", whole) as sockets:
+        configs += [{"secureps-holder": str(path)} for path in sockets.values()]
+        # once the run is founded one of them is away
+        away: dict[tuple[int, int], Fault] = {(5, wave): lambda *_: [] for wave in range(1, 9)}
+        grid = LocalGrid(make_app(), configs, away)
+        strategy = SecureFedAvg(
+            plan, kit=server, run=tmp_path / "run", holders="nodes", fraction_evaluate=1.0
+        )
+        result = strategy.start(grid, record(initial()), 2, train_config=CONFIG, timeout=60)
+    for name, array in plain.arrays.items():
+        assert result.arrays[name].data == array.data
+    # hello, and one for each version; a holder's second says which run it is
+    trained = [kinds(grid, id) for id in (10, 11, 12)]
+    assert trained == [["train"] * 2 + ["evaluate", "train", "evaluate"]] * 3
+    assert [kinds(grid, id).count("train") for id in (13, 14)] == [2 + 2] * 2
+    # whatever the run's code can name, no key of a holder lies there
+    known = [server, *(Path(each["secureps-kit"]) for each in configs[:3]), tmp_path / "run"]
+    names = {path.name for folder in known for path in folder.rglob("*")}
+    assert not names & {*holder_names(3), "rlwe.key", "envelope.key"}
+    assert all("fits" not in grid.nodes[id].state for id in (13, 14, 15))
+    assert result.evaluate_metrics_clientapp.keys() == {1, 2}
+
+
+def kinds(grid: LocalGrid, id: int) -> list[str]:
+    return [message.metadata.message_type for message in grid.nodes[id].seen]
+
+
+def test_a_simulation_has_no_nodes_of_key_holders(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in a simulation"):
+        SecureFedAvg(write_plan(tmp_path), holders="nodes")
+
+
+SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
+TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
+
+
+def test_where_the_operator_says_anything_the_run_says_nothing() -> None:
+    found = NodeSettings.of({**SIMULATED, **OWN}, TOLD)
+    assert (found.kit, found.name, found.unsafe_seed) == (Path("/srv/kit"), "north", None)
+    assert found.state == Path("/srv/kit/state/north")
+    own = NodeSettings.of({**OWN, "secureps-state": "/var/lib/north", "secureps-site": "s"}, TOLD)
+    assert (own.state, own.site) == (Path("/var/lib/north"), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "why"),
+    [
+        ({}, TOLD, "has no start-up kit"),
+        (SIMULATED, {}, "has no start-up kit"),
+        ({"secureps-kit": "/srv/kit"}, TOLD, "secureps-name is missing"),
+        ({"secureps-name": "north"}, TOLD, "secureps-kit is missing"),
+        ({**OWN, "secureps-sate": "x"}, {}, "is not known"),
+        ({**OWN, "secureps-unsafe-seed": "x"}, {}, "is a number"),
+    ],
+)
+def test_what_is_not_enough(
+    config: dict[str, object], told: dict[str, str | int], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        NodeSettings.of(config, told)
+
+
+ALLOWS = Terms(messages=("query.ages",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "own", "heard"),
+    [
+        ("train", NO_TERMS, "", ""),
+        ("evaluate", NO_TERMS, "", ""),
+        ("query.ages", ALLOWS, "", ""),
+        ("query.Ages", ALLOWS, "the run uses query.Ages", "by its own terms: messages"),
+        ("query", ALLOWS, "the run uses query of the app", "by its own terms: messages"),
+        ("train.other", ALLOWS, "the run uses train.other", "by its own terms: messages"),
+        ("evaluate.other", NO_TERMS, "the run uses evaluate.other", "its own terms: messages"),
+        ("evaluate", Terms(evaluation=False), "evaluation = false", "its own terms: evaluation"),
+        ("evaluate", Terms(evaluation=False, reveal="nothing"), "evaluation", "by its own te"),
+    ],
+)
+def test_an_app_is_given_what_its_site_allows(
+    kind: str, terms: Terms, own: str, heard: str
+) -> None:
+    if not own:
+        refuse_kind(kind, terms)
+        return
+    with pytest.raises(TermsRefused, match=own) as refused:
+        refuse_kind(kind, terms)
+    assert heard in refused.value.revealed
+
+
+DIGEST = b"d" * 32
+MOST = 1000
+
+
+def test_the_same_payload_is_one_array_for_all() -> None:
+    known: dict[bytes, Array] = {}
+    one, two = (pack({}, b"batch", {DIGEST: b"payload"}, known) for _ in range(2))
+    name = DIGEST.hex()
+    assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
+
+
+def test_nobody_takes_ours_for_a_model() -> None:
+    with pytest.raises(TypeError):
+        wrap_bytes(b"sealed").numpy()
+
+
+def content(**records: ArrayRecord) -> RecordDict:
+    made = RecordDict({MARKER: ConfigRecord({})})
+    for name, each in records.items():
+        made[{"batch": BATCH, "payloads": PAYLOADS}[name]] = each
+    return made
+
+
+def test_records_that_are_none() -> None:
+    plain = Array("uint8", (1,), "numpy.ndarray", b"x")
+    for wrong in (
+        content(batch=ArrayRecord({"other": wrap_bytes(b"x")})),
+        content(batch=ArrayRecord({"batch": plain})),
+        content(payloads=ArrayRecord({"short": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"Z" * 64: wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"abc": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"ab" * 33: wrap_bytes(b"x")})),
+        RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
+    ):
+        with pytest.raises(Malformed):
+            read_wave(wrong, MOST)
+
+
+def test_lengths_are_looked_at_first() -> None:
+    for records in (
+        content(batch=ArrayRecord({"batch": wrap_bytes(bytes(MOST + 1))})),
+        content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
+    ):
+        with pytest.raises(Oversized, match="at most 1000"):
+            read_wave(records, MOST)
+
+
+FOUR_ROUNDS = 4
+
+
+class Marked(SecureFedAvg):
+    """Tells nodes the number of the round, in its own words."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        told = ConfigRecord({**dict(config), "mark": server_round})
+        return super().configure_train(server_round, arrays, told, grid)
+
+
+class Late:
+    """Says that a round is over only once whoever composes messages has found it so."""
+
+    def __init__(self, over: Callable[[], bool], late: bool) -> None:
+        self._over, self._late = over, late
+
+    def truly(self) -> bool:
+        if found := self._over():
+            self._late = False
+        return found
+
+    def __call__(self) -> bool:
+        return not self._late and self._over()
+
+
+def play_waves(
+    folder: Path, app: Any, faults: dict[tuple[int, int], Fault] | None = None, **settings: Any
+) -> LocalGrid:
+    grid = simulated(app, faults)
+    play(folder, grid, FOUR_ROUNDS, kind=Marked, **settings)
+    return grid
+
+
+@pytest.mark.slow
+def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until, push = Waves.until, Waves._push
+    round, messages = [0], [0]
+
+    def pushed(self: Waves, records: RecordDict, kind: str, over: Any) -> None:
+        sent = self.sent
+        push(self, records, kind, over.truly)
+        messages[0] += self.sent - sent
+
+    def late(self: Waves, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
+        """As if each version but the last were made just after it was asked for."""
+        round[0] += 1
+        until(self, Late(over, round[0] < FOUR_ROUNDS), records, kind)
+
+    monkeypatch.setattr(Waves, "until", late)
+    monkeypatch.setattr(Waves, "_push", pushed)
+    seen: list[tuple[Any, Any]] = []
+
+    def marked(message: Message, context: Context) -> Message:
+        config: Any = message.content.config_records["config"]
+        seen.append((config["mark"], config["server-round"]))
+        return train(message, context)
+
+    app = ClientApp(mods=[secureps_mod])
+    app.train()(marked)
+    grid = play_waves(tmp_path, app)
+    assert round[0] == FOUR_ROUNDS
+    # one to found and one a round for each: the nodes of a wave may be ready one after another
+    assert messages[0] == (1 + FOUR_ROUNDS) * len(grid.nodes)
+    assert len(seen) == FOUR_ROUNDS * len(grid.nodes)
+    assert all(mark == number for mark, number in seen), seen
+
+
+def test_a_node_waits_until_all_groups_that_move_together_have_invited_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two groups is committed well before the other, in every round."""
+    admit, push = Executor._admit, Waves._push
+    late: list[tuple[Executor, Prepared, functools.partial[None]]] = []
+    looks = [0]
+
+    def admitted(self: Executor, sender: str, message: Any, answer: Any) -> None:
+        own = functools.partial(admit, self, sender, message, answer)
+        if isinstance(message, Prepared) and message.group == "train_metrics":
+            late.append((self, message, own))
+        else:
+            own()
+
+    def pushed(self: Waves, *given: Any) -> None:
+        """Lets the late group go on a few looks after the other one's version is published."""
+        versions = self._versions()
+        if late and versions["all"] >= late[0][1].version:
+            looks[0] += 1
+        push(self, *given)
+        if looks[0] >= 3:
+            looks[0] = 0
+            for executor, _, own in late:
+                executor.later(own)
+            late.clear()
+
+    monkeypatch.setattr(Executor, "_admit", admitted)
+    monkeypatch.setattr(Waves, "_push", pushed)
+    grid = play_waves(tmp_path, make_app(), train_metrics={"loss": 2.0})
+    assert [len(node.seen) for node in grid.nodes.values()] == [1 + FOUR_ROUNDS] * len(grid.nodes)
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "early"),
+    [
+        (2, {"all": 2, "beside": 1, "alone": 0}, True),
+        (2, {"all": 2, "beside": 2, "alone": 0}, False),
+        (4, {"all": 4, "beside": 3, "alone": 0}, False),  # which makes no more
+        (1, {"all": 1, "beside": 2, "alone": 0}, False),  # its own round is played again
+        (-1, {"all": -1, "beside": -1, "alone": -1}, False),
+    ],
+)
+def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
+    version: int, versions: dict[str, int], early: bool
+) -> None:
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "rule": rule}
+    groups = [
+        {"name": "all", **group},
+        {"name": "beside", "pattern": "b", "versions": 3, **group},
+        {"name": "alone", "pattern": "a", **group, "rule": {**rule, "quorum": 5}},
+    ]
+    plan = small_plan(group=groups, local=[])
+    assert strategy.is_early(plan, Invite(1, "all", 0, version, 1.0), versions) is early
+    assert not strategy.is_early(plan, Published(1, "all", version, ()), versions)
+
+
+def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        raise ValueError("Traceback of a worker " + "x" * 900 + " KeyError: 'arrays'")
+
+    with pytest.raises(NotReady) as caught:
+        play(tmp_path, grid := simulated(app))
+    said = str(caught.value)
+    assert said.startswith("no node answers as secureps does, each asked 3 times: <class")
+    assert said.endswith("KeyError: 'arrays''>; has the ClientApp mods=[secureps_mod]?")
+    assert len(said) < 700
+    assert [len(node.seen) for node in grid.nodes.values()] == [3] * 3
+
+
+def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        return Message(content=RecordDict({"metrics": MetricRecord({"n": 1})}), reply_to=message)
+
+    with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
+        play(tmp_path, simulated(app))
+
+
+def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = ClientApp(lambda context: NumPyClient().to_client(), mods=[secureps_mod])
+    why = (
+        r"the app fails at every node that is there, each asked 3 times: node 10 \(client-00\): the"
+    )
+    with pytest.raises(NotReady, match=why):
+        play(tmp_path, simulated(app))
+    assert "is of Flower's old kind (client_fn), which hears other messages: write" in caplog.text
+
+
+def test_what_nodes_say_is_one_line_of_a_log() -> None:
+    assert strategy._shorten("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
+    told = strategy._shorten("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
+    assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["pause", "leave"])
+def test_a_node_hears_what_its_data_holder_wants(tmp_path: Path, what: str) -> None:
+    state: list[Path] = []
+
+    def acts(message: Message, reply: Reply) -> list[Message]:
+        name = client_names(3)[2]
+        (kit,) = tmp_path.rglob(f"private/{name}")
+        state.append(default_state(kit.parent.parent, name))
+        ActLines(state[0], name, load_private(kit.parent.parent, name)).note(what)
+        return [reply(message)]
+
+    grid = play_waves(tmp_path, make_app(), {(2, 2): acts})
+    fits = [node.state["fits"]["n"] for node in grid.nodes.values()]
+    assert fits == [4, 4, 1], "nothing is trained from the wave on in which it was wanted"
+    acted = [row.record for row in read_rows(state[0] / "journal.db")]
+    assert OwnAct(1, what) in acted
+    # Whoever has this on record joins anew when its process starts, as it does in every wave: no
+    # node that left has it, and a ServerApp that asks again hears again that it is gone.
+    assert OwnAct(1, OwnDeed.LEFT) not in acted
+    (journal,) = tmp_path.rglob("coordinator/journal.db")
+    gone = [row.record for row in read_rows(journal) if isinstance(row.record, Retire)]
+    assert {(each.reason, each.returns) for each in gone} == {
+        (PAUSED, True) if what == "pause" else (LEFT, False)
+    }

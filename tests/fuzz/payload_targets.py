@@ -114,7 +114,7 @@ def _cipher(
             "crypto.suite:PlainAdder._check_block",
             "crypto.suite:PlainAdder._check_total",
             "crypto.suite:PlainAdder._add",
-            "crypto.suite:PlainOpener.pieces",
+            "crypto.suite:PlainOpener._open",
         ),
         "bfv": ("crypto.bfv:BfvAdder._check_block", "crypto.bfv:BfvAdder._add"),
     }.get(name, ("crypto.rlwe:_read_words",))

@@ -1,6 +1,6 @@
-"""What is claimed, as a page shows it: made from the first lines of test files.
+"""What is claimed, as a page shows it: made from the docstrings of test files.
 
-A test file whose docstring begins with one of `SUBJECTS` holds that claim.
+A test file holds each claim that is a line of its docstring and begins with one of `SUBJECTS`.
 `python -m tests.kits.evidence_page` writes docs/evidence.md.
 """
 
@@ -34,9 +34,10 @@ def claims() -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {subject: [] for subject in SUBJECTS}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        subject, _, claim = text.partition("\n")[0].partition(": ")
-        if subject in found:
-            found[subject].append((claim, str(path.relative_to(ROOT))))
+        for line in text.splitlines():
+            subject, _, claim = line.partition(": ")
+            if subject in found:
+                found[subject].append((claim, str(path.relative_to(ROOT))))
     return found
 
 

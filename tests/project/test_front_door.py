@@ -163,7 +163,6 @@ def test_the_page_runs_as_it_stands_in_a_notebook(folder: Path, server: str) -> 
     with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()):
         asyncio.run(cell())
     assert "version" in said.getvalue()
-    assert "exact totals, of the newest version" in said.getvalue()
     assert "\x1b" not in said.getvalue(), "no live panel"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert scope["result"]._repr_html_().startswith("<table><tr><th>run</th><td>line</td>")

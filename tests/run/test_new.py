@@ -3,6 +3,7 @@
 import errno
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def test_templates_are_those_of_the_kinds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NEEDS)
-def test_a_project_is_whole_and_its_own_tests_pass(kind: str, tmp_path: Path) -> None:
+def test_a_project_is_whole_and_its_own_tests_pass(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = new("tumours-2", kind, tmp_path)
     assert {path.name for path in made} == FILES
     assert {path.parent for path in made} == {tmp_path / "tumours-2"}
@@ -47,22 +50,29 @@ def test_a_project_is_whole_and_its_own_tests_pass(kind: str, tmp_path: Path) ->
     settings = {"partition": 1, "partitions": 6}
     config = FitConfig({"all": 0}, 1, plan.training)
     check_trainer(lambda: Script(folder / "client.py").make(settings), config)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "client", raising=False)
     own = runpy.run_path(str(folder / "test_client.py"))
-    assert len([name for name in own if name.startswith("test_")]) == 2
-    own["test_the_plan_can_be_played"]()
-    own["test_holders_learn_together"](tmp_path)
+    tests = [test for name, test in own.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+    sys.modules.pop("client")
 
 
-@pytest.mark.slow
-def test_its_own_test_fails_if_holders_learn_nothing(tmp_path: Path) -> None:
+def test_its_own_test_fails_if_holders_learn_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new("idle", "numpy", tmp_path)
     folder = tmp_path / "idle"
     plan = (folder / "plan.toml").read_text()
-    idle = plan.replace("lr = 0.05", "lr = 0.0").replace("versions = 10", "versions = 1")
-    (folder / "plan.toml").write_text(idle)
+    (folder / "plan.toml").write_text(plan.replace("lr = 0.05", "lr = 0.0"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "client", raising=False)
     own = runpy.run_path(str(folder / "test_client.py"))
     with pytest.raises(AssertionError):
-        own["test_holders_learn_together"](tmp_path)
+        own["test_holders_learn_together"]()
+    sys.modules.pop("client")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
-"""Secrecy: an issuer certifies no edited, replayed, swapped or revoked request."""
+"""Secrecy: an issuer certifies no edited, replayed, swapped or revoked request.
+Kits on disk: an issued kit loads, and every damage is explained.
+A holder's envelope keys: their files, and what is left of an erased key.
+"""
 
 import dataclasses
+import errno
+import os
 import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -15,20 +22,38 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secureps.client.runner import Joining, join
 from secureps.config.sections import toml_tables
-from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity, Role, TlsKey, public_key_of
 from secureps.crypto.roster import (
     MAX_REQUEST_BYTES,
     KeyRequest,
     Roster,
+    certify,
     first_roster,
     next_roster,
     sign_request,
+    sign_roster,
 )
-from secureps.errors import KitError
-from secureps.messages.encoding import to_file
+from secureps.errors import ConfigError, DiskFailed, KitError, PlanRefused
+from secureps.messages.encoding import file_digest, to_file
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.holder.holder import HolderRules
+from secureps.roles.pinned_run import check_minimum
 from secureps.run.serve import serve
-from secureps.store import issuing
+from secureps.store import issuing, keyring
+from secureps.store.envelope_keys import (
+    ABANDONED,
+    RUNS,
+    EnvelopeKeyFiles,
+    EnvelopeKeys,
+    ServedJournal,
+    ledger_height,
+    load_keys,
+    read_served_runs,
+    run_folder,
+)
 from secureps.store.issuing import (
     approve,
     check_fingerprints,
@@ -44,6 +69,7 @@ from secureps.store.issuing import (
     rotate,
     write_request,
 )
+from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import (
     ENVELOPE,
     FLOWER,
@@ -54,12 +80,16 @@ from secureps.store.keyring import (
     load_holder_secret,
     load_private,
     load_public,
+    load_seed,
 )
 from secureps.store.kit_files import write
+from tests.crypto.test_identity import SMALL_ORDER
+from tests.kits.committee_kit import Bench
 from tests.kits.federations import Walker
 from tests.kits.needles import Needles
 from tests.kits.nursery import ROOT
-from tests.kits.party_kits import give
+from tests.kits.party_kits import give, phrase
+from tests.kits.roles_kit import make_plan
 
 RLWE = CipherParameters("rlwe", 32, 100)
 PARTIES: tuple[tuple[Role, str], ...] = (
@@ -491,3 +521,456 @@ def test_no_server_of_a_native_run_has_flowers_kit(tmp_path: Path) -> None:
     config.write_text(toml_tables({**own, "coordinator": "127.0.0.1:1"}))
     with pytest.raises(KitError, match="is the kit of a run inside Flower's engine"):
         serve("shard", config)
+
+
+BFV_KIT = CipherParameters("bfv", 32, 100)
+PLAIN_KIT = CipherParameters("plain", 32, 100)
+OF_KIT: list[tuple[Role, str]] = [
+    ("coordinator", "coordinator"),
+    ("shard", "shard-0"),
+    ("client", "hospital-2"),
+    ("client", "hospital-1"),
+    ("holder", "keys"),
+]
+COMMITTEE = ("keys-0", "keys-1", "keys-2", "keys-3")
+LOADS: dict[str, Callable[[Path, str], object]] = {
+    "identity.key": load_private,
+    "bfv.key": load_holder_secret,
+}
+
+
+@pytest.fixture(scope="module")
+def made_kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("made") / "kit"
+    create_kit(directory, BFV_KIT)
+    for role, name in OF_KIT:
+        issue(directory, role, name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made_for_a_committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("committee") / "kit"
+    create_kit(directory, RLWE)
+    for name in COMMITTEE:
+        issue(directory, "holder", name)
+    issue(directory, "client", "hospital-1")
+    return directory
+
+
+@pytest.fixture
+def committee(made_for_a_committee: Path, tmp_path: Path) -> Path:
+    """A kit of four holders under rlwe."""
+    return Path(shutil.copytree(made_for_a_committee, tmp_path / "committee"))
+
+
+@pytest.fixture
+def kit(made_kit: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_kit, tmp_path / "kit"))
+
+
+def test_a_party_needs_only_its_own_part(kit: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(kit / "public", own / "public")
+    shutil.copytree(kit / "private" / "hospital-1", own / "private" / "hospital-1")
+    assert load_private(own, "hospital-1").sign(b"d", b"m")
+    with pytest.raises(KitError, match="secureps keys init"):
+        issue(own, "client", "me-too")
+    with pytest.raises(KitError, match=r"secureps keys request .* --name hospital-2"):
+        load_private(own, "hospital-2")
+
+
+def test_plain_kits_have_no_cipher_keys(tmp_path: Path) -> None:
+    create_kit(tmp_path / "kit", PLAIN_KIT)
+    issue(tmp_path / "kit", "holder", "keys")
+    assert not load_public(tmp_path / "kit").holder_keys
+    assert load_public(tmp_path / "kit").opening is Opening.NOTHING
+    with pytest.raises(KitError, match="has no cipher key of a holder called keys"):
+        load_holder_secret(tmp_path / "kit", "keys")
+
+
+def test_the_pinned_ca(kit: Path, tmp_path: Path) -> None:
+    right = load_public(kit).ca.fingerprint
+    wrong = create_kit(tmp_path / "other", PLAIN_KIT).fingerprint
+    groups = " ".join(right[i : i + 4] for i in range(0, 64, 4))
+    assert load_public(kit, f" {groups.upper()}\n").ca.fingerprint == right
+    with pytest.raises(KitError, match=f"signed by another CA: .* {right} and .* one {wrong}"):
+        load_public(kit, wrong)
+    for text in ("", "0" * 63, "0" * 65, "g" + "0" * 63, "0x" + "0" * 62):
+        with pytest.raises(ConfigError, match="a CA's fingerprint has 64 hexadecimal digits, got "):
+            load_public(kit, text)
+
+
+def test_a_kit_is_not_overwritten(kit: Path) -> None:
+    with pytest.raises(KitError, match="holds a kit already"):
+        create_kit(kit, BFV_KIT)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+@pytest.mark.parametrize("file", LOADS)
+def test_private_files_that_others_may_open(kit: Path, file: str, mode: int) -> None:
+    path = kit / "private" / "keys" / file
+    path.chmod(mode)
+    with pytest.raises(KitError, match=f"chmod 600 {path}"):
+        LOADS[file](kit, "keys")
+    path.chmod(0o400)
+    LOADS[file](kit, "keys")
+
+
+def test_public_files_that_others_may_write(kit: Path) -> None:
+    for name in ("ca.pub", "roster.json", "holders/keys.bfv.pub"):
+        path = kit / "public" / name
+        path.chmod(0o664)
+        with pytest.raises(KitError, match=f"chmod 644 {path}"):
+            load_public(kit)
+        path.chmod(0o644)
+    load_public(kit)
+
+
+@pytest.mark.parametrize("name", ["ca.pub", "roster.json", "holders/keys.bfv.pub"])
+def test_public_files_that_are_missing_or_damaged(kit: Path, name: str) -> None:
+    path = kit / "public" / name
+    data = path.read_bytes()
+    for wrong in (b"", data[:-1], data + b"x", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
+        path.write_bytes(wrong)
+        with pytest.raises(KitError):
+            load_public(kit)
+    path.unlink()
+    with pytest.raises(KitError, match=r"missing: (fetch the kit anew|.* is no start-up kit)"):
+        load_public(kit)
+
+
+@pytest.mark.parametrize("file", LOADS)
+def test_private_files_that_are_damaged(kit: Path, file: str) -> None:
+    path = kit / "private" / "keys" / file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(KitError, match="damaged"):
+        LOADS[file](kit, "keys")
+
+
+def test_somebody_elses_identity(kit: Path) -> None:
+    shutil.copy(kit / "private/hospital-1/identity.key", kit / "private/hospital-2/identity.key")
+    with pytest.raises(KitError, match="not the key that the CA certified for hospital-2"):
+        load_private(kit, "hospital-2")
+
+
+def test_a_name_that_the_kit_has_no_key_of(kit: Path) -> None:
+    told = r"missing: .* has private keys of .*hospital-1, hospital-2, .*; `secureps keys request "
+    with pytest.raises(KitError, match=told):
+        load_private(kit, "hospital-3")
+    shutil.rmtree(kit / "private")
+    with pytest.raises(KitError, match="has nobody's private keys; `secureps keys request "):
+        load_private(kit, "hospital-1")
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_a_ca_under_whose_key_nobody_has_to_sign(point: str, kit: Path) -> None:
+    (kit / "public" / "ca.pub").write_bytes(bytes.fromhex(point))
+    with pytest.raises(KitError, match="Ed25519 public key"):
+        load_public(kit)
+
+
+def test_a_roster_by_another_ca(kit: Path) -> None:
+    evil = Identity.generate()
+    forged = sign_roster(evil, [certify(evil, "eve", "client", evil.public.key)])
+    (kit / "public" / "roster.json").write_bytes(forged.to_bytes())
+    with pytest.raises(KitError, match="damaged"):
+        load_public(kit)
+
+
+def test_where_nothing_is(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=f"ca.pub is missing: {tmp_path} is no start-up kit; name"):
+        load_public(tmp_path)
+    with pytest.raises(KitError, match=f"`secureps keys init {tmp_path} --plan FILE` makes it"):
+        issue(tmp_path, "client", "hospital-1")
+    (tmp_path / "file").touch()
+    with pytest.raises(KitError, match="cannot write the kit"):
+        create_kit(tmp_path / "file" / "kit", PLAIN_KIT)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# --- a committee's kit ------------------------------------------------------------
+
+
+def secret_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "private" / name / "envelope.key"
+
+
+def public_file(kit: Path, name: str = "keys-0") -> Path:
+    return kit / "public" / "holders" / f"{name}.envelope.pub"
+
+
+def test_another_holders_secret_key(committee: Path) -> None:
+    shutil.copy(secret_file(committee, "keys-1"), secret_file(committee))
+    with pytest.raises(KitError, match="not the key that the CA certified for keys-0"):
+        load_holder_secret(committee, "keys-0")
+
+
+def test_another_holders_public_key(committee: Path) -> None:
+    shutil.copy(public_file(committee, "keys-1"), public_file(committee))
+    with pytest.raises(KitError, match="is not the key that the CA certified"):
+        load_public(committee)
+
+
+def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path) -> None:
+    """Secret for public, public for secret, and keys of the other cipher."""
+    bfv = kit / "public" / "holders" / "keys.bfv.pub"
+    secrets = [secret_file(committee).read_bytes(), (kit / "private/keys/bfv.key").read_bytes()]
+    publics = [public_file(committee).read_bytes(), bfv.read_bytes()]
+    for data in (secrets[1], *publics):
+        secret_file(committee).write_bytes(data)
+        with pytest.raises(KitError, match=r"envelope\.key is damaged"):
+            load_holder_secret(committee, "keys-0")
+    for data in (secrets[0], *publics):
+        (kit / "private/keys/bfv.key").write_bytes(data)
+        with pytest.raises(KitError, match=r"bfv\.key is damaged"):
+            load_holder_secret(kit, "keys")
+    certify_anew(committee, "keys-0", secrets[0])
+    with pytest.raises(KitError, match="is not an envelope public key"):
+        load_public(committee)
+    certify_anew(committee, "keys-0", publics[0])
+    assert load_public(committee).opening is Opening.COMMITTEE
+
+
+def certify_anew(kit: Path, name: str, data: bytes) -> None:
+    """Certifies the holder's public file, as a careless CA might."""
+    public_file(kit, name).write_bytes(data)
+    ca = Identity((kit / "ca" / "ca.key").read_bytes())
+    roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())
+    others = [c for c in roster.certificates if c.name != name]
+    own = certify(ca, name, "holder", roster.find(name).identity.key, file_digest(data))
+    (kit / "public" / "roster.json").write_bytes(sign_roster(ca, (*others, own)).to_bytes())
+
+
+def test_a_holder_with_two_public_keys(committee: Path) -> None:
+    (committee / "public" / "holders" / "keys-0.bfv.pub").write_bytes(b"x")
+    with pytest.raises(KitError, match="has two keys of keys-0"):
+        load_public(committee)
+
+
+def test_a_kit_is_for_one_cipher(kit: Path) -> None:
+    text = (kit / "ca" / "cipher.json").read_text()
+    (kit / "ca" / "cipher.json").write_text(text.replace("bfv", "rlwe"))
+    issue(kit, "holder", "keys-2")
+    with pytest.raises(KitError, match="keys of two ciphers, bfv and envelope"):
+        load_public(kit)
+
+
+def test_a_seed_on_a_disk_that_is_full_is_said_and_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(keyring, "write", full)
+        with pytest.raises(DiskFailed, match=r"seed: cannot write: No space left on device"):
+            load_seed(tmp_path / "seed")
+    made, again = (load_seed(tmp_path / "seed").derive("x").integer(63) for _ in range(2))
+    assert made == again
+
+
+@pytest.fixture
+def holder_kit(tmp_path: Path) -> Path:
+    create_kit(tmp_path / "kit", CipherParameters("rlwe", 32, 65_534))
+    issue(tmp_path / "kit", "holder", "keys-0")
+    return tmp_path / "kit"
+
+
+RUN, OTHER = bytes(32), b"\1" * 32
+
+
+def folder(kit: Path, run: bytes = RUN) -> Path:
+    return run_folder(kit / "private" / "keys-0", run)
+
+
+def keys_of(kit: Path, run: bytes = RUN) -> EnvelopeKeys:
+    keys = load_keys(kit, "keys-0")
+    assert isinstance(keys, EnvelopeKeys)
+    return keys.for_run(run)
+
+
+def has_served(kit: Path, *runs: bytes) -> None:
+    (kit / "private" / "keys-0" / RUNS).write_text("".join(f"{run.hex()}\n" for run in runs))
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_keys_go_by_number(memory: bool, holder_kit: Path) -> None:
+    keys = EnvelopeKeys({0: EnvelopeKey.from_os()}) if memory else keys_of(holder_kit)
+    assert (keys.oldest, keys.newest, keys.get(1)) == (0, 0, None)
+    first = keys.make(1)
+    assert keys.make(1) is first
+    keys.make(5)
+    assert (keys.oldest, keys.newest) == (0, 5)
+    keys.erase(5)
+    keys.erase(5)
+    assert (keys.oldest, keys.newest, keys.get(0), keys.get(1)) == (5, 5, None, None)
+    keys.erase(9)
+    assert (keys.newest, keys.get(5)) == (0, None)
+
+
+def test_what_a_killed_holder_left_is_taken_up(holder_kit: Path) -> None:
+    keys = keys_of(holder_kit)
+    has_served(holder_kit, RUN)
+    keys.make(1)
+    keys.make(2)
+    (folder(holder_kit) / "envelope-3.key.new").write_bytes(b"half")
+    again = keys_of(holder_kit)
+    again.erase(2)
+    assert (again.oldest, again.make(3).public) == (2, keys_of(holder_kit).make(3).public)
+    (folder(holder_kit) / "envelope-2.key").unlink()
+    again.erase(3)
+    assert again.oldest == 3
+
+
+def test_runs_of_one_kit_have_keys_of_their_own(holder_kit: Path) -> None:
+    one, other = keys_of(holder_kit), keys_of(holder_kit, OTHER)
+    has_served(holder_kit, RUN, OTHER)
+    mine, theirs = one.make(1), other.make(1)
+    assert mine.public != theirs.public
+    one.make(2)
+    one.erase(2)
+    again = keys_of(holder_kit, OTHER)
+    assert (again.oldest, again.newest, again.make(1).public) == (1, 1, theirs.public)
+    assert other.get(0) is not None, "a run that plays has it in memory until it erases it"
+    other.erase(1)
+    assert keys_of(holder_kit).oldest == 2
+    fresh = keys_of(holder_kit, b"\2" * 32)
+    assert (fresh.oldest, fresh.newest, fresh.get(0)) == (1, 0, None)
+
+
+@pytest.mark.parametrize("moved", [None, "folder", "ledger"])
+def test_keys_of_a_run_that_nobody_plays_are_erased_by_the_next(
+    moved: str | None, holder_kit: Path
+) -> None:
+    keys_of(holder_kit).make(1)
+    path, height = folder(holder_kit) / "envelope-1.key", ledger_height(folder(holder_kit))
+    height.touch()
+    days_ago = time.time() - ABANDONED - 60
+    for name, known in (("folder", folder(holder_kit)), ("ledger", height)):
+        if name != moved:
+            os.utime(known, (days_ago, days_ago))
+    other = holder_kit / "private" / "keys-0" / "notes"
+    other.mkdir()
+    with path.open("rb", buffering=0) as held:
+        keys_of(holder_kit).make(1)
+        assert path.exists(), "it is no other run"
+        if moved is None:
+            os.utime(folder(holder_kit), (days_ago, days_ago))
+        keys_of(holder_kit, OTHER)
+        assert (set(held.read()) == {0}) == (not path.exists()) == (moved is None)
+    assert folder(holder_kit).exists() == (moved is not None)
+    assert other.exists()
+    assert height.exists()
+
+
+def test_a_key_that_others_may_read_or_that_is_none(holder_kit: Path) -> None:
+    keys_of(holder_kit).make(1)
+    path = folder(holder_kit) / "envelope-1.key"
+    path.chmod(0o640)
+    with pytest.raises(KitError, match=f"chmod 600 {path}"):
+        keys_of(holder_kit)
+    path.chmod(0o600)
+    path.write_bytes(b"x")
+    with pytest.raises(KitError, match=r"envelope-1\.key is damaged"):
+        keys_of(holder_kit)
+    path.unlink()
+    (holder_kit / "private" / "keys-0" / "envelope.key").unlink()
+    with pytest.raises(KitError, match="missing: if it is lost, `secureps keys rotate"):
+        load_keys(holder_kit, "keys-0")
+
+
+def test_a_link_is_not_followed_to_what_it_names(holder_kit: Path, tmp_path: Path) -> None:
+    keys, other = keys_of(holder_kit), tmp_path / "other"
+    other.write_bytes(b"somebody's")
+    keys.make(1)
+    path = folder(holder_kit) / "envelope-1.key"
+    keys.make(2)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(OSError, match="symbolic"):
+        keys.erase(2)
+    assert other.read_bytes() == b"somebody's"
+
+
+def test_under_a_passphrase_the_next_keys_are_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
+    kit, words = tmp_path / "kit", phrase("six words")
+    create_kit(kit, CipherParameters("rlwe", 32, 65_534))
+    approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words)])
+    made = EnvelopeKeyFiles(kit, "keys-0", words).for_run(RUN).make(1)
+    assert made.to_bytes()[-96:] not in (folder(kit) / "envelope-1.key").read_bytes()
+    assert (
+        EnvelopeKeyFiles(kit, "keys-0", phrase("six words")).for_run(RUN).make(1).public
+        == made.public
+    )
+
+
+# --- runs that a key has served -------------------------------------------------------
+
+
+def pinned(bench: Bench) -> RunPinned:
+    return RunPinned(bench.run, bench.placement, bench.addresses)
+
+
+def test_a_run_that_is_journalled_is_noted_and_nothing_else(tmp_path: Path) -> None:
+    path, bench = tmp_path / "runs", Bench()
+    inner = MemoryJournal()
+    journal = ServedJournal(inner, path)
+    journal.append(0.0, [Incarnated(1)])
+    assert not path.exists()
+    assert read_served_runs(path) == frozenset()
+    journal.append(0.0, [Incarnated(2), pinned(bench)])
+    assert read_served_runs(path) == {bench.run.id}
+    assert list(journal.replay()) == inner.rows
+    journal.close()
+    with pytest.raises(Exception, match="closed"):
+        inner.append(0.0, [Incarnated(3)])
+
+
+def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: Path) -> None:
+    path, bench = tmp_path / "runs", Bench()
+    path.write_text("ab" * 32 + "\n")
+    inner = MemoryJournal()
+    inner.append(0.0, [pinned(bench)])
+    ServedJournal(inner, path)
+    assert read_served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
+
+
+@pytest.mark.parametrize("strict", [HolderRules(2, threshold=4), HolderRules(3)])
+def test_a_restarted_holder_insists_on_what_it_insisted_on(strict: HolderRules) -> None:
+    bench = Bench()
+    holder = CommitteeHolder(bench.names[0], bench.kit.public.roster, strict)
+    with pytest.raises(PlanRefused, match=r"this party insists on 4|opens none of fewer than 3"):
+        holder.apply(0.0, pinned(bench))
+
+
+def test_cohorts_of_metrics_are_no_smaller_than_its_own_minimum_either() -> None:
+    """The mean of few clients' held-out records tells about each of them."""
+    metrics: dict[str, Any] = {"every": 1, "metrics": {"accuracy": 1.0}}
+    for least in (2, 3):
+        rule = {"name": "sync", "quorum": 3, "minimum": least}
+        plan = make_plan("rlwe", {"minimum": 3}, evaluation=metrics | {"rule": rule})
+        if least == 3:
+            check_minimum(plan, 3)
+            continue
+        with pytest.raises(PlanRefused, match="2 members of evaluation may be a cohort"):
+            check_minimum(plan, 3)
+
+
+@pytest.mark.parametrize("text", ["xy\n", "ab\n", "é"])
+def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(KitError, match="damaged"):
+        read_served_runs(path)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match="cannot read"):
+        read_served_runs(tmp_path)
+    journal = ServedJournal(MemoryJournal(), tmp_path / "nowhere" / "runs")
+    with pytest.raises(KitError, match="cannot write"):
+        journal.append(0.0, [pinned(Bench())])

@@ -22,6 +22,7 @@ from secureps.policy.cohorts.suspicion import (
     choose,
     close_with,
     halves,
+    places,
     uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
@@ -54,11 +55,8 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
 def _stood_alike(group: GroupState, whole: Clients, part: Clients) -> bool:
     """True if a burnt cohort of the clients in `whole` had the current updates of `part`."""
     now = {client: (m.weight, m.base, m.update) for client, m in group.places.items()}
-    for cohort in group.spoilt:
-        was = {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
-        if was.keys() == whole and all(now[client] == was[client] for client in part):
-            return True
-    return False
+    burnt = (was for was in map(places, group.spoilt) if was.keys() == whole)
+    return any(all(now[client] == was[client] for client in part) for was in burnt)
 
 
 def _cut_evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:

@@ -177,10 +177,6 @@ class Forwarding:
         new = {copy: header for copy, header in wanted.items() if copy not in moving}
         step.effects += [Call(to, PutBlock(h), attach=key) for (to, key), h in new.items()]
 
-    def take_stored(self, step: Step, sender: str, header: BlockHeader) -> None:
-        """Notes that another shard has stored a block, or need not because it is settled."""
-        self._arrived(step, (sender, header.key))
-
     def follow_placement(self, step: Step, own: str, now: Pinned) -> None:
         """Stops waiting for copies to shards that do not hold the block any more.
 
@@ -194,16 +190,22 @@ class Forwarding:
                 if key == ticket and own not in holders:
                     self._end(step, ticket, moved)
                 elif to not in holders:
-                    self._arrived(step, (to, key))
+                    self.end_copy(step, (to, key))
 
     def failed(self, step: Step, sender: str, header: BlockHeader, error: SecurepsError) -> None:
         """Passes on a refusal, unless the block was settled before it was passed on."""
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
             self._end(step, header.key, error)
-        self._arrived(step, (sender, header.key))
+        self.end_copy(step, (sender, header.key))
 
-    def _arrived(self, step: Step, copy: Copy) -> None:
-        """Ends a copy, and answers the tickets that waited for no other copy."""
+    def refuse_damaged(self, step: Step, headers: Iterable[BlockHeader]) -> None:
+        """Has the authors of blocks that are forgotten, because some are damaged, send again."""
+        for header in headers:
+            text = f"{header.name} is lost here: send it again"
+            self._end(step, header.key, NotReady(text, LATER))
+
+    def end_copy(self, step: Step, copy: Copy) -> None:
+        """Ends a copy that is stored or not needed; answers tickets that waited for no other."""
         for ticket in sorted(t for t, (_, copies) in self._waiting.items() if copy in copies):
             reply, waiting = self._waiting[ticket]
             waiting.discard(copy)

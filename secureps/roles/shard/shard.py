@@ -254,12 +254,10 @@ class Shard:
                 found = self._peers.find_blocks(sender, event)
                 self._forwarding.supply(step, sender, event, found)
             case Answered(requests.PutBlock(header)):
-                self._forwarding.take_stored(step, sender, header)
+                self._forwarding.end_copy(step, (sender, header.key))
             case Failed(requests.PutBlock(header), error):
                 if isinstance(error, DamagedStore) and block_name(header) in self.state.spooled:
                     self._forget(step, frozenset({header.key}))
-                    text = f"{header.name} is damaged at {self._name}: send it again"
-                    error = NotReady(text, LATER)
                 self._forwarding.failed(step, sender, header, error)
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
@@ -593,8 +591,8 @@ class Shard:
             missing = requests.Missing.of_cohort(self._name, cohort, lacking)
             self._peers.ask_others(step, missing)
             return
-        if self.state.opened_by_key_sum:
-            pinned = self.state.pinned
+        pinned = self.state.pinned
+        if pinned.plan.has_committee:
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, order.key)
         self._begin(step, StepState(cohort, keys, key))
 
@@ -677,6 +675,9 @@ class Shard:
         """Forgets damaged payloads, since known ones are not accepted again."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
+        known = self.state.spooled.items()
+        gone = [h for name, h in known if name in names or submission_of(name) in ids]
+        self._forwarding.refuse_damaged(step, gone)
         self._discard(step, ids)
         if opened := sorted(name for name in names if name[0] == OPENED):
             _, _, group, cohort, _ = opened[0]

@@ -206,11 +206,6 @@ class ShardState(PinnedParty):
         """True if a key holder decrypts the sums and sends them back."""
         return self.pinned.plan.opening is Opening.HOLDER
 
-    @property
-    def opened_by_key_sum(self) -> bool:
-        """True if this shard opens sums itself, with a sum of keys from a committee."""
-        return self.pinned.plan.has_committee
-
     def group(self, group: str) -> ShardGroup:
         """Returns what this shard holds of a group; Malformed if there is no such group."""
         if group not in self._groups:
@@ -311,7 +306,9 @@ class ShardState(PinnedParty):
             return None
         opened = self.opened_keys(made.cohort, None) if self.opened_by_holder else None
         key = self.group(group).keys.get(state.cohort)
-        if (opened is None and self.opened_by_holder) or (key is None and self.opened_by_key_sum):
+        if opened is None and self.opened_by_holder:
+            return None
+        if key is None and self.pinned.plan.has_committee:
             return None
         return StepState(made.cohort, opened, key)
 

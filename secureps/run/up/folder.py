@@ -387,16 +387,9 @@ def write_servers(
     given = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": checkpoints, **own}
     for shard in cast.shards:
         write_config(folder, shard, {**given, **plan.section.shard_memory})
-    write_holders(folder, plan, cast.holders, coordinator, folder.kit)
-
-
-def write_holders(
-    folder: RunFolder, plan: Plan, holders: tuple[str, ...], coordinator: str, kit: Path
-) -> None:
     minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
-    for holder in holders:
-        own: Mapping[str, str | int] = {"coordinator": coordinator, "minimum": minimum}
-        write_config(folder, holder, {**own, "kit": str(kit)})
+    for holder in cast.holders:
+        write_config(folder, holder, {"coordinator": coordinator, "minimum": minimum})
 
 
 def write_config(folder: RunFolder, name: str, own: Mapping[str, object]) -> None:

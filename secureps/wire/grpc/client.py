@@ -343,7 +343,7 @@ class GrpcTransport:
     def _beat(self, watch: _Watch) -> None:
         """Sends heartbeats while the coordinator is watched; a failed one changes its address.
 
-        This finds a machine that is gone, and a process that hangs and still answers gRPC's pings.
+        This finds a coordinator that hangs, whose gRPC threads still answer pings.
         """
         while not watch.over.wait(BEAT):
             with suppress(SecurepsError):
@@ -399,9 +399,11 @@ class GrpcTransport:
                 return channel
             if channel is not None:
                 self._retired.append(channel)
+            several = self._addresses.has_several(to)
+            options = framing.FOLLOWING_OPTIONS if several else framing.CLIENT_OPTIONS
             proxy, option = framing.find_way(address)
             self._ways[address] = f" through the proxy {proxy}" if proxy else ""
-            channel = self._link.channel(to, address, (*framing.CLIENT_OPTIONS, option))
+            channel = self._link.channel(to, address, (*options, option))
             self._channels[to] = (identity, channel)
             return channel
 

@@ -245,6 +245,16 @@ CLIENT_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
 )
+FOLLOWING_OPTIONS = tuple(
+    {
+        **dict(CLIENT_OPTIONS),
+        "grpc.keepalive_time_ms": 2_500,
+        "grpc.keepalive_timeout_ms": 2_500,
+        "grpc.http2.ping_timeout_ms": 2_500,  # also of keepalive pings; by default a minute
+        "grpc.min_reconnect_backoff_ms": 3_000,
+    }.items()
+)
+"""Options for a server with several addresses, which notice a paused server in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),

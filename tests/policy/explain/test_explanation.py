@@ -46,7 +46,7 @@ def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
     assert (group.bytes_up, group.blocks) == (sealed, layout.blocks)
     assert group.ratio == sealed / (4 * layout.size)
     assert group.bytes_down == 4 * layout.size
-    assert group.client_memory == (2 * 4 + 2) * layout.size
+    assert group.client_memory == (3 * 4 + 2) * layout.size
     assert (group.step, group.range) == (Grid(16, 1.0).step, 1.0)
     assert group.cohort == (2, 4)
 

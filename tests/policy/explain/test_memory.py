@@ -25,10 +25,10 @@ def test_every_part_is_counted() -> None:
     assert made == MemoryUse(
         shards=1,
         clients=3,
-        memory=1000 + 3 * 4 * 64 + (16 * 8 + 32) + 12 * 2 * 32 + 3 * 128,
+        memory=1000 + 3 * 4 * 64 + (16 * 8 + 16 * 8) + 12 * 2 * 32 + 3 * 128,
         program=1000,
         state=3 * 4 * 64,
-        work=16 * 8 + 32,
+        work=16 * 8 + 16 * 8,
         uploads=12 * 32 + 12 * 32,
         connections=3 * 128,
         disk=4 * 4 * 32,

@@ -123,9 +123,9 @@ def test_the_author_hears_of_it_when_the_replica_has_it() -> None:
 def test_of_several_replicas_all_have_it_before_the_author_hears_of_it() -> None:
     header, forwarding, step = Desk().header(block=MINE), Forwarding(), Step()
     forwarding.begin(step, header, (PEER, "shard-c"))
-    forwarding.take_stored(step := Step(), PEER, header)
+    forwarding.end_copy(step := Step(), (PEER, header.key))
     assert step.effects == []
-    forwarding.take_stored(step, "shard-c", header)
+    forwarding.end_copy(step, ("shard-c", header.key))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
 
 
@@ -169,15 +169,18 @@ def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
 @pytest.mark.parametrize("purpose", [UPDATE, FOUNDING, OPENED])
 def test_what_is_damaged_before_it_is_passed_on_its_author_sends_again(purpose: str) -> None:
     """The shard may have used it already, and would notice the damage in no other way."""
-    made = desk("doubled bfv")
-    header = made.header(block=MINE, purpose=purpose)
+    made, waiting = desk("doubled bfv"), set[str]()
     if purpose == OPENED:
         header = opened_header(made.plan, made.run, "all", 0, MINE)
+    else:  # another block of the same submission is forgotten with it
+        header, second = (made.header(block=block, purpose=purpose) for block in (MINE, 2))
+        made.put(second)
+        waiting.add(second.key)
     first = made.put(header)
     step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
-    (answer,) = (each for each in step.effects if isinstance(each, Answer))
-    assert answer.ticket == header.key
-    assert isinstance(answer.message, NotReady)
+    answers = {each.ticket: each.message for each in step.effects if isinstance(each, Answer)}
+    assert answers.keys() == waiting | {header.key}
+    assert all(isinstance(each, NotReady) for each in answers.values())
     again = made.restarted()
     assert again.shard.inspect(header.author, requests.PutBlock(header)), "its payload is wanted"
     assert again.put(header) == first

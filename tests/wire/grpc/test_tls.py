@@ -1,11 +1,15 @@
-"""Secrecy: every connection is mutual TLS 1.3; other CAs, names and versions are refused."""
+"""Secrecy: every connection is mutual TLS 1.3; other CAs, names and versions are refused.
+Hostile input: connections that are begun and left hold nobody up.
+Hostile input: a revoked party's streams and connections end within a stated time.
+"""
 
 import os
 import queue
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,11 +27,22 @@ from cryptography.hazmat.primitives.serialization import (
 from secureps.crypto import identity
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Credentials, Identity, Role, TlsKey
-from secureps.errors import ConfigError, KitError, NotReady, Unreachable, Unsigned
+from secureps.crypto.roster import Roster
+from secureps.errors import (
+    ConfigError,
+    KitError,
+    NotReady,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+    Unsigned,
+)
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.store.issuing import approve, create_kit, issue, make_keys, renew, rotate
+from secureps.service.executor import Watchers
+from secureps.service.process import authenticator
+from secureps.store.issuing import approve, create_kit, issue, make_keys, renew, revoke, rotate
 from secureps.store.keyring import (
     LOOK,
     SOON,
@@ -35,11 +50,16 @@ from secureps.store.keyring import (
     certificate_end,
     certificate_file,
     load_credentials,
+    load_private,
     load_public,
 )
+from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link, Tls, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer
+from tests.fuzz.attempt import resident
+from tests.kits.half_open import HalfOpen
+from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
 from tests.kits.party_kits import give
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import PATIENCE, EchoServer
@@ -469,3 +489,157 @@ def test_a_key_of_ones_own_is_replaced_by_another_of_ones_own(kit: Path, tmp_pat
     give(kit, own)
     assert rotate(own, "north") is None
     assert load_credentials(own, "north", load_public(own).ca).key == later.to_bytes()
+
+
+WAVE = 100
+TIMEOUT = 1.0
+"""Seconds that a handshake gets here."""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorServer]:
+    hasten(monkeypatch, server_handshake_timeout_ms=(10_000, TIMEOUT * 1000))
+    link = tls_of(kit_of_two(tmp_path / "kit"), COORDINATOR)
+    made = CoordinatorServer(link, EchoServer(), "127.0.0.1:0", lambda *_: None)
+    made.start()
+    yield made
+    made.stop(0)
+
+
+@pytest.fixture
+def time_request(server: CoordinatorServer, tmp_path: Path) -> Callable[[], float]:
+    """Returns the seconds of a request over a new connection."""
+
+    def asked() -> float:
+        began, addresses = time.monotonic(), {COORDINATOR: f"127.0.0.1:{server.port}"}
+        link = tls_of(tmp_path / "kit", "honest")
+        transport = GrpcTransport(link, "honest", lambda _: bytes(64), addresses, PATIENCE)
+        with closing(transport):
+            assert transport.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+        return time.monotonic() - began
+
+    return asked
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_leaves_its_handshake_holds_nobody_up(
+    server: CoordinatorServer, time_request: Callable[[], float], way: str
+) -> None:
+    time_request()
+    waves = []
+    for _ in range(3):
+        begun = [Begun(server.port, way) for _ in range(WAVE)]
+        assert time_request() < PATIENCE / 2
+        assert not any(each.ended(0.0) for each in begun[-10:]), "they were held open meanwhile"
+        over = time.monotonic() + PATIENCE
+        assert all(each.ended(over - time.monotonic()) for each in begun)
+        waves.append(resident())
+    assert waves[-1] - waves[0] < 8 << 20, "what is left of a handshake goes with it"
+    time_request()
+
+
+IDLE, AGE = 0.8, 1.6
+"""Seconds here: a minute and ten where nobody tests."""
+
+
+class Watched(EchoServer):
+    """A server that ends the streams of revoked parties, as executors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers = Watchers(lambda _: None)
+
+    def subscribe(
+        self, sender: str, message: Subscribe, deliver: Callable[[Any], None]
+    ) -> Callable[[], None]:
+        self.watchers.begin(sender, deliver)
+        self.subscribed.put(sender)
+        return lambda: self.watchers.end(sender, deliver)
+
+
+class World:
+    def __init__(self, kit: Path) -> None:
+        self.kit, self.echo = kit, Watched()
+        self.roster: Roster = load_public(kit).roster
+        self.identities = {name: load_private(kit, name) for name in ("eve", "honest")}
+        check = authenticator(lambda: self.roster)
+        link = tls_of(kit, COORDINATOR)
+        self.server = CoordinatorServer(link, self.echo, "127.0.0.1:0", check)
+        self.server.start()
+        self.address = f"127.0.0.1:{self.server.port}"
+
+    def transport(self, name: str) -> GrpcTransport:
+        addresses = {COORDINATOR: self.address}
+        return GrpcTransport(tls_of(self.kit, name), name, self.sign(name), addresses, PATIENCE)
+
+    def sign(self, name: str) -> Callable[[bytes], bytes]:
+        return partial(self.identities[name].sign, REQUEST_DOMAIN)
+
+    def revoke(self) -> None:
+        revoke(self.kit, ["eve"])
+        self.roster = load_public(self.kit).roster
+        self.echo.watchers.keep_to(self.roster)
+
+    def line(self) -> HalfOpen:
+        return HalfOpen(self.server.port, partial(secured, self.kit, "eve", COORDINATOR))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    hasten(
+        monkeypatch,
+        max_connection_idle_ms=(60_000, IDLE * 1000),
+        max_connection_age_ms=(600_000, AGE * 1000),
+    )
+    made = World(kit_of_two(tmp_path / "kit"))
+    yield made
+    made.server.stop(0)
+
+
+@pytest.mark.slow
+def test_its_stream_ends_and_every_call_is_refused(world: World) -> None:
+    lost: queue.Queue[SecurepsError] = queue.Queue()
+    with closing(world.transport("eve")) as eve, closing(world.transport("honest")) as honest:
+        eve.watch(Subscribe("eve", ()), lambda _: None, lost.put)
+        assert world.echo.subscribed.get(timeout=PATIENCE) == "eve"
+        assert eve.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE) == Noted()
+        world.revoke()
+        assert isinstance(lost.get(timeout=PATIENCE), UnknownParty)
+        refused = eve.call(COORDINATOR, Heartbeat("eve")).exception(PATIENCE)
+        assert isinstance(refused, UnknownParty)
+        assert honest.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+
+
+@pytest.mark.slow
+def test_its_connection_ends_soon_if_it_is_quiet(world: World) -> None:
+    with closing(world.line()) as line:
+        world.revoke()
+        assert line.closed(PATIENCE)
+
+
+@pytest.mark.slow
+def test_its_connection_ends_whatever_it_says(world: World) -> None:
+    """It calls all the time; every call is refused, and none keeps the connection open."""
+    method = framing.COORDINATOR_TELL
+    metadata = sign_request("eve", COORDINATOR, world.sign("eve"), method, b"", b"")
+    with closing(world.line()) as line:
+        world.revoke()
+        until = time.monotonic() + PATIENCE
+        while not line.over and time.monotonic() < until:
+            with suppress(OSError):
+                line.begin(method, metadata, 100)
+            line.closed(0.1)
+        assert line.over
+
+
+@pytest.mark.slow
+def test_who_is_honest_goes_on_over_another_connection(world: World) -> None:
+    """Its stream of orders stays, and calls are answered at any time."""
+    lost: queue.Queue[SecurepsError] = queue.Queue()
+    with closing(world.transport("honest")) as honest:
+        honest.watch(Subscribe("honest", ()), lambda _: None, lost.put)
+        assert world.echo.subscribed.get(timeout=PATIENCE) == "honest"
+        until = time.monotonic() + 2 * AGE
+        while time.monotonic() < until:
+            assert honest.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+        assert lost.empty()

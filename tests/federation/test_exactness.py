@@ -1,5 +1,9 @@
-"""Exactness: frozen, tied and loosely typed tensors are the same at all clients."""
+"""Exactness: frozen, tied and loosely typed tensors are the same at all clients.
+Exactness: a plan that states only its rule, and BatchNorm, train as averaging of floats.
+Exactness: updates and pulls that are made small are the same bits for everybody.
+"""
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,16 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 from torch.nn import functional
 
+from secureps.client import worker
 from secureps.client.initial_model import schema_of
 from secureps.client.script import Script
 from secureps.client.session import Exchange, ExchangeTrainer
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
+from secureps.client.update import Update, clip_update
+from secureps.client.worker import ClientWorker
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     ConfigError,
@@ -29,16 +38,25 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records
 from secureps.messages.encoding import file_digest
+from secureps.messages.requests import Payload, Telemetry
 from secureps.messages.run import Schema, TensorSpec
+from secureps.model.layout import GroupLayout
+from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import plan_epsilon
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.mechanism import clip_l2
+from secureps.roles.member.tasks import Contribute, kept_key
 from secureps.run.export import export
 from secureps.run.initial_schema import read_initial_schema, settle_schema
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names
+from secureps.scenario.datasets import digits
 from tests.kits.evaluations import Examiner, evaluated_plan, examined, judged, metrics_of
 from tests.kits.federations import (
     Tensors,
     Walker,
+    averaged,
     finished,
     layout_of,
     same,
@@ -46,7 +64,10 @@ from tests.kits.federations import (
     small_plan,
     unharmed,
 )
+from tests.kits.feedback_kit import Recorded, recomputed
 from tests.kits.flower_apps import CLIENT_APP, initial_of, project, write
+from tests.kits.privacy_kit import PRIVACY, facts_of, least_cipher, private_plan, scales
+from tests.kits.thin_group import FED_BACK, RULE, THIN
 
 FROZEN: dict[str, Any] = {"frozen": ["base.*"]}
 CLIENTS = client_names(6)
@@ -275,7 +296,7 @@ SERVER = """
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from tests.federation.test_tensors import Language
+from tests.federation.test_exactness import Language
 
 app = ServerApp()
 
@@ -497,3 +518,371 @@ def test_a_flower_node_without_held_out_records_trains_on(tmp_path: Path) -> Non
     played.run()
     assert played.versions() == {"all": 2}
     assert list(metrics_of(played)) == [2]
+
+
+FEW_VERSIONS = 6
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+SHARES = (20, 1000, 40, 60, 80)
+LOCAL = {"lr": 0.1, "momentum": 0.9, "local_epochs": 4}
+
+
+def cast() -> dict[str, TorchTrainer]:
+    data, start, trainers = digits(1), 0, {}
+    held_out = (data.held_out_x, data.held_out_y)
+    for number, size in enumerate(SHARES):
+        part = slice(start, start + size)
+        trainers[f"client-{number:02d}"] = TorchTrainer(
+            perceptron, (data.x[part], data.y[part]), held_out, device="cpu"
+        )
+        start += size
+    return trainers
+
+
+@pytest.mark.slow
+def test_a_minimal_plan_is_within_a_point_of_float_averaging(tmp_path: Path) -> None:
+    body = {
+        "name": "minimal",
+        "versions": FEW_VERSIONS,
+        "cipher": {"name": "plain"},
+        "group": [{"rule": {"quorum": 5}}],
+        "training": LOCAL,
+    }
+    plan = Plan(parse(PlanSection, body, "test"))
+    trainers = cast()
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
+    simulation.run()
+    judge = trainers["client-00"]
+    start = judge.parameters(UnsafeSeed(3).derive("initial").integer(63))
+    floats = judge.evaluate(averaged(trainers, start, FEW_VERSIONS, LOCAL)).metrics["accuracy"]
+    ours = judge.evaluate(dict(simulation.model())).metrics["accuracy"]
+    assert ours > floats - 0.01
+
+
+VERSIONS = 6
+SETTINGS = {"lr": 0.05, "batch_size": 16, "local_epochs": 2}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 24), nn.BatchNorm1d(24),
+        nn.ReLU(), nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+def records_of(seed: int, count: int, unit: float) -> tuple[Any, Any]:
+    """Three classes, inputs far from zero: without running statistics nothing is told apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    centre = np.array([[6.0, 4.0], [8.0, 4.0], [7.0, 6.0]])
+    x = rng.normal(5.0, 1.0, (count, 8))
+    x[:, :2] = centre[y] + rng.normal(0, 0.5, (count, 2))
+    return (x * unit).astype(np.float32), y.astype(np.int64)
+
+
+def averagers(unit: float = 1.0) -> dict[str, TorchTrainer]:
+    held_out = records_of(99, 500, unit)
+    return {
+        name: TorchTrainer(model, records_of(i, 120, unit), held_out, device="cpu")
+        for i, name in enumerate(FIVE)
+    }
+
+
+def averaging(folder: Path, **changes: Any) -> Simulation:
+    group = {
+        "clip": 40.0,
+        "range": 4.0,
+        "most_examples": 128,
+        "rule": {"quorum": 5, "deadline": 10.0},
+    } | changes.pop("group", {})
+    apart, unit = changes.pop("apart", []), changes.pop("unit", 1.0)
+    made: dict[str, Any] = {"local": [], "training": SETTINGS, "versions": VERSIONS} | changes
+    plan = small_plan(group=[*apart, group], **made)
+    return Simulation(plan, Cast(averagers(unit), UnsafeSeed(3)), folder)
+
+
+@pytest.mark.slow
+def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does(tmp_path: Path) -> None:
+    """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
+    rule = {"rule": {"quorum": 5, "deadline": 10.0}}
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5, **rule}
+    played = averaging(tmp_path, apart=[apart], unit=100.0)
+    played.run()
+    cast = averagers(100.0)
+    judge = cast[FIVE[0]]
+    reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
+    floats = averaged(cast, judge.parameters(1), VERSIONS, SETTINGS)
+    plain = judge.evaluate(floats).metrics["accuracy"]
+    assert plain > 0.93
+    assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
+    assert int(played.model()["1.num_batches_tracked"]) == 0
+
+
+def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    averaging(tmp_path, versions=1, unit=100.0).run()
+    assert "update norm" not in caplog.text, "their length is in no norm"
+    told = [each for each in caplog.messages if "beyond range" in each]
+    assert len(told) == len(FIVE)
+    assert all(" of them in 1.running_" in each for each in told)
+
+
+@pytest.mark.slow
+def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    played = averaging(tmp_path, versions=1, group={"clip": 0.1, "range": 0.01})
+    played.run()
+    told = [each for each in caplog.records if "update norm" in each.getMessage()]
+    assert len(told) == len(FIVE)
+    assert "client-00: update norm" in caplog.text
+    assert "clip 0.1: cut to" in caplog.text
+    assert "values are beyond range 0.01: cut to it" in caplog.text
+    parties = {each.getMessage().partition(":")[0] for each in told}
+    assert parties == set(FIVE)
+    reports = played.coordinator.telemetry
+    figures = {figure.name for report in reports for figure in report.figures}
+    assert figures
+    assert not any("norm" in name or "clip" in name for name in figures)
+
+
+def test_noise_on_running_statistics_is_refused_by_their_client(tmp_path: Path) -> None:
+    private = PRIVACY | {"placement": "local"}
+    group = {"weighting": "uniform", "range": None}
+    played = averaging(tmp_path, privacy=private, group=group, versions=1)
+    with pytest.raises(PlanRefused, match=r"'1\.running_mean' and 3 more"):
+        played.run()
+    kept = ["*running_mean", "*running_var"]
+    averaging(tmp_path / "kept", privacy=private, group=group, versions=1, local=kept).run()
+
+
+PRIVATE = {"codec": THIN[:2], "feedback": True, "weighting": "uniform"}
+
+
+def private(placement: str, cipher: str = "bfv", **group: Any) -> Plan:
+    rule = {"quorum": 6, "minimum": 5, "deadline": 10.0, "extensions": 0}
+    own = {"clip": 1.0, "bits": 16, "weighting": "uniform", "rule": rule}
+    return private_plan(placement, cipher, group=[own | group], block_size=64)
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
+def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
+    placement: str, tmp_path: Path
+) -> None:
+    """The ledger's numbers are those of fewer values."""
+    plan = private(placement, least_cipher(placement), **PRIVATE)
+    simulation = small_federation(plan, tmp_path)
+    simulation.run()
+    layout = layout_of(simulation).group("all")
+    assert (layout.size, layout.sent) == (217, 55)
+    facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
+    mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
+    assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
+
+
+def test_a_public_support_earns_no_amplification() -> None:
+    """One in four of 220 values costs what all of 55 do, and no less by a digit."""
+    thin = private("local", "plain", codec=[{"name": "support", "one_in": 4}])
+    whole = private("local", "plain")
+    assert thin.chain("all").one_in == 4
+    for versions in (1, 4):
+        spent = [plan_epsilon(each, {"all": 55}, versions) for each in (thin, whole)]
+        assert spent[0] == spent[1] > 0
+
+
+@pytest.mark.parametrize("shape", ["one value", "alike", "along a row", "random"])
+def test_no_update_is_longer_in_integers_than_its_mechanism_says(shape: str) -> None:
+    """Of the clip's whole length, through support and rotation, with the worst rest there is."""
+    plan = private("local", "plain", codec=["rotate"], bits=10)
+    layout = GroupLayout("all", (), 217, 63)
+    mechanism = plan.mechanism("all", layout.sent)
+    assert mechanism is not None
+    x = np.random.default_rng(1).standard_normal(layout.size)
+    if shape != "random":
+        x = np.zeros(layout.size)
+        x[{"one value": slice(3, 4), "alike": slice(None), "along a row": slice(0, 60)}[shape]] = 1
+    update, _ = clip_l2(x * 1e6, 1.0)
+    code_of = block_codes(plan, layout, 0, [bytes(32)] * layout.blocks)
+    spans = [slice(*layout.span(k)) for k in range(layout.blocks)]
+    encoded = np.concatenate([code_of(k).encode(update[span]) for k, span in enumerate(spans)])
+    assert np.linalg.norm(encoded) <= 1 + 1e-7
+    whole, _ = clip_l2(encoded, 1.0)
+    words = UnsafeSeed(1).derive("words").words
+    for _ in range(20):
+        rounded = mechanism.round_update(whole, words)
+        assert int(rounded @ rounded) <= mechanism.l2_sensitivity**2
+        assert np.abs(rounded).sum() <= mechanism.l1_sensitivity
+
+
+GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
+    "clip": 1.0,
+    "range": 0.25,
+    "bits": 4,
+    "most_examples": 32,
+}
+
+
+def recorded(folder: Path, plan: Plan) -> Simulation:
+    return small_federation(plan, folder, kind=Recorded)
+
+
+STAGES = ({"name": "support", "one_in": 3}, "rotate", {"name": "round", "length": "mean_norm"})
+
+
+def assert_kept(simulation: Simulation, client: str) -> None:
+    found = recomputed(simulation, client)
+    assert found is not None
+    last, rest = found
+    spool, key = simulation._stores[client].spool, kept_key("all", last.update)
+    assert [each for each in spool.keys("kept/") if each != key] == []
+    assert spool.get(key)[32:] == rest.astype("<f4").tobytes()
+    assert 0 < np.linalg.norm(rest) < 1.5
+
+
+def test_what_is_kept_is_in_the_models_units_where_the_range_moves(tmp_path: Path) -> None:
+    group = {key: value for key, value in GROUP.items() if key != "range"}
+    own = small_plan(group=[group | {"codec": STAGES, "rule": {"quorum": 6}}])
+    simulation = recorded(tmp_path, own)
+    simulation.run(lambda: finished(simulation))
+    for client in client_names(6):
+        assert_kept(simulation, client)
+
+
+FOLLOWS = (*THIN[:2], {"name": "round", "length": "mean_norm"})
+CLIP = 64.0
+
+
+FOLLOWING = FED_BACK | {"codec": FOLLOWS, "clip": CLIP, "weighting": "uniform", "rule": RULE}
+
+
+def following_plan(
+    cipher: str = "plain", local: tuple[str, ...] = ("*.count",), **more: Any
+) -> Plan:
+    return small_plan(cipher, versions=6, local=local, group=[FOLLOWING | more])
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_the_range_follows_the_mean_norm(
+    feedback: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From a clip that is far too long, by a factor of at most four in a version."""
+    norms = dict[float, list[float]]()
+
+    def noted(*given: Any) -> Update:
+        made = clip_update(*given)
+        norms.setdefault(given[3], []).append(made.norm)
+        return made
+
+    monkeypatch.setattr(worker, "clip_update", noted)
+    simulation = small_federation(following_plan(feedback=feedback), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    found = scales(simulation)
+    assert [found[version] for version in range(3)] == [1.0, 0.25, 0.0625]
+    for version in range(3, 6):
+        mean = np.mean(norms[found[version]])
+        assert found[version + 1] == pytest.approx(mean / CLIP, rel=0.3)
+        assert found[version + 1] < 0.06
+
+
+class Steady(Walker):
+    """Begins with zeros, and takes the same step every time."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.step = 0.1 * np.random.default_rng(number).standard_normal(200, np.float32)
+
+    def parameters(self, seed: int) -> Tensors:
+        return {"body": np.zeros(200, np.float32)}
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        return FitResult({"body": parameters["body"] + self.step}, 10, {}, 1)
+
+
+def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> None:
+    """Where the clip is far too long; the first versions are rounded as coarsely by both."""
+    mean = np.mean([Steady(number).step for number in range(6)], axis=0)
+    far = []
+    for length in ("clip", "mean_norm"):
+        codec = ("rotate", {"name": "round", "length": length})
+        own = following_plan(local=(), codec=codec, feedback=False, bits=6)
+        simulation = small_federation(own, tmp_path / length, kind=Steady)
+        simulation.run(lambda: finished(simulation))  # noqa: B023
+        far.append(float(np.linalg.norm(simulation.model()["body"] - 6 * mean)))
+    assert far[1] < far[0] / 2
+
+
+GROUPS: dict[str, dict[str, Any]] = {"every value": {"range": 1.0, "clip": 3.0}, "a part": FED_BACK}
+
+
+def delta_plan(kind: str = "a part", rule: dict[str, Any] = RULE, **more: Any) -> Plan:
+    group = GROUPS[kind] | {"most_examples": 32, "rule": rule, "pull_bits": 4}
+    return small_plan(group=[group], **more)
+
+
+class Traffic:
+    """Payload bytes to every client, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self.down: dict[str, list[int]] = {}
+        self.told: list[float] = []
+
+    def note(self, sender: str, to: str, message: Any) -> float:
+        if isinstance(message, Payload):
+            self.down.setdefault(to, []).append(len(message.payload))
+        if isinstance(message, Telemetry):
+            self.told += [f.value for f in message.figures if f.name == "bytes_down"]
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "delta"),
+    [("every value", (64, 25), (1 + 32, 1 + 16)), ("a part", (64, 25), (1 + 8, 1 + 4))],
+)
+def test_what_clients_pull_after_the_first_version(
+    kind: str, whole: tuple[int, int], delta: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of three full blocks and a last one: 4 bytes for eight values, of all or of a quarter."""
+    traffic = Traffic()
+    small_federation(delta_plan(kind=kind), tmp_path, Conditions(traffic.note)).run()
+    for client in client_names(6):
+        first, rest = traffic.down[client][:4], traffic.down[client][4:]
+        assert sorted(first) == sorted([*(3 * [4 * whole[0]]), 4 * whole[1]])
+        assert sorted(rest) == sorted(3 * [*(3 * [delta[0]]), delta[1]])
+    assert traffic.told[-6:] == [3 * delta[0] + delta[1]] * 6, "and so they say"
+
+
+def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: Path) -> None:
+    """A client trains while others make several versions."""
+    rule, traffic = {"quorum": 5, "deadline": 10.0, "extensions": 1}, Traffic()
+    own = delta_plan(rule=rule, versions=12, checkpoint_every=4)
+
+    def cost(who: str, task: object) -> float:
+        return 35.0 if who == "client-05" and isinstance(task, Contribute) else 0.0
+
+    simulation = small_federation(own, tmp_path, Conditions(traffic.note), cost=cost)
+    simulation.run(lambda: finished(simulation))
+    lengths = set(traffic.down["client-05"])
+    assert lengths & {2 * 9, 3 * 9, 4 * 9}, "several differences in one payload"
+
+
+def test_a_client_keeps_no_more_than_it_needs(tmp_path: Path) -> None:
+    """The blocks that differences are from, until the new ones are there."""
+    simulation = small_federation(delta_plan(), tmp_path)
+    most = 0
+
+    def over() -> bool:
+        nonlocal most
+        worker = simulation.parties["client-00"].worker
+        assert isinstance(worker, ClientWorker)
+        most = max(most, len(worker.pulled))
+        return finished(simulation)
+
+    simulation.run(over)
+    assert most == 2 * 4
