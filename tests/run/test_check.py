@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,9 @@ capacity = 8
 rule = { quorum = 6 }
 """
 
+FLOWER = find_spec("flwr") is not None
+"""Not beside the newest of other libraries: `make ranges`."""
+
 
 @pytest.fixture(autouse=True)
 def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +45,7 @@ def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     supervise_children(
         monkeypatch,
         *("secureps.run.script.scoring", "secureps.client.torch", "sklearn.datasets"),
-        *("opacus.validators", "secureps.client.flower.script"),
+        *("opacus.validators", *(["secureps.client.flower.script"] if FLOWER else [])),
     )
 
 
@@ -142,6 +146,7 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not FLOWER, reason="Flower is not installed")
 def test_a_flower_app_is_measured_and_has_no_record_privacy(tmp_path: Path) -> None:
     flower = ROOT / "policies" / "digits_numpy.toml"
     assert check(flower, permit=RUN).groups[0].values == 650
