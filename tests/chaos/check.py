@@ -374,8 +374,8 @@ def _means(
     shares = Fraction(counted, most_counted(known.plan.group(GROUP)))
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
-        total = grid.decode_sum(values, cohort.weight + known.plan.noisy_shards)
-        mean = grid.mean(total, shares)
+        decoded = grid.decode_sum(values, cohort.weight + known.plan.noisy_shards)
+        mean = grid.mean(decoded, shares)
         if not known.plan.chain(GROUP).is_identity:
             parts = (mean[slice(*layout.sent_span(block))] for block in range(layout.blocks))
             mean = np.concatenate([code.decode(part) for code, part in zip(codes, parts)])

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.layout import GroupLayout
@@ -42,14 +43,16 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
     """All send the same update, as long as the clip: the longest sum that they can come to."""
     rng, grid = np.random.default_rng(seed), plan.grid("all", size)
     update = (direction / np.linalg.norm(direction) * CLIP * (1 - 1e-6)).astype(np.float32)
+
+    def words(count: int) -> NDArray[np.uint32]:
+        return rng.integers(0, 2**32, count, dtype=np.uint32)
+
     mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
     for member in cohort.members:
         if mechanism is not None:
-            words = lambda count: rng.integers(0, 2**32, count, dtype=np.uint32)  # noqa: E731
             total += mechanism.add_noise(mechanism.round_update(update, words), words)
         else:
-            drawn = rng.integers(0, 2**32, size, dtype=np.uint32)
-            total += member.weight * grid.encode(update, drawn, member.examples / 8)
+            total += member.weight * grid.encode(update, words(size), member.examples / 8)
     return float(np.linalg.norm(grid.decode_sum(total, cohort.weight)))
 
 
