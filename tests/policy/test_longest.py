@@ -21,6 +21,7 @@ def plan_of(bits: int = 16, **more: Any) -> Plan:
     group = {"clip": CLIP, "bound": "clip", "bits": bits, "most_examples": 8, "rule": rule}
     if "privacy" in more:
         del group["most_examples"]
+        group["rule"] = {"name": "buffered", "buffer": 6, "minimum": 3, "deadline": 10.0}
     return small_plan(group=[group], capacity=64, **more)
 
 
@@ -46,7 +47,8 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
     for member in cohort.members:
         if mechanism is not None:
             words = lambda count: rng.integers(0, 2**32, count, dtype=np.uint32)  # noqa: E731
-            total += mechanism.add_noise(mechanism.round_update(update, words), words)
+            made = mechanism.add_noise(mechanism.round_update(update, words), words)
+            total += member.weight * made
         else:
             drawn = rng.integers(0, 2**32, size, dtype=np.uint32)
             total += member.weight * grid.encode(update, drawn, member.examples / 8)
@@ -70,10 +72,11 @@ def test_aligned_updates_as_long_as_the_clip_are_within_it(
 
 
 @pytest.mark.parametrize("size", [30, 5000])
-@pytest.mark.parametrize("count", [2, 30])
-def test_noise_is_within_it(count: int, size: int) -> None:
+@pytest.mark.parametrize("weights", [[1] * 2, [1] * 30, [4] * 6, [4] * 3 + [1] * 3])
+def test_noise_is_within_it(weights: list[int], size: int) -> None:
+    """Each client's own noise counts as often as its update."""
     plan = plan_of(privacy=PRIVACY | {"placement": "local"})
-    cohort = cohort_of(*[(1, 1)] * count)
+    cohort = cohort_of(*[(weight, 1) for weight in weights])
     bound = longest_sum(plan, layout_of(plan, size), cohort)
     rng = np.random.default_rng(2)
     found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
