@@ -1,8 +1,8 @@
 """Cohorts are opened once their submissions are examined; members that spoil them are found."""
 
 import dataclasses
-import re
 import random
+import re
 from functools import partial
 from pathlib import Path
 
