@@ -83,7 +83,9 @@ def test_who_sends_too_much_changes_no_model_and_is_left_out(
     burnt = {record.number: record for record in journalled(simulation, records.CohortBurnt)}
     assert all("a member sent something else" in record.reason for record in burnt.values())
     told = any("its sum is too long" in record.reason for record in burnt.values())
-    assert told == (mode == "noise by the shards"), "with other noise the length is a second release"
+    assert told == (mode == "noise by the shards"), (
+        "with other noise the length is a second release"
+    )
     made = [cohort for cohort in cohorts(simulation) if cohort.number not in burnt]
     assert simulation.versions()["all"] >= 1
     assert not any(POISONER in clients_of(cohort) for cohort in made)

@@ -1,5 +1,6 @@
 """Safety: the bound on honest sums holds for the worst honest cohorts, and is not much longer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ CLIP = 0.5
 TURNS = 40
 
 
-def plan_of(bits: int = 16, **more: Any) -> Plan:
-    rule = {"quorum": 6}
-    group = {"clip": CLIP, "bound": "clip", "bits": bits, "most_examples": 8, "rule": rule}
-    if "privacy" in more:
-        del group["most_examples"]
-        group["rule"] = {"name": "buffered", "buffer": 6, "minimum": 3, "deadline": 10.0}
-    return small_plan(group=[group], capacity=64, **more)
+BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "deadline": 10.0}
+
+
+def plan_of(bits: int = 16, rule: Any = None, privacy: Any = None, codec: Any = ()) -> Plan:
+    rule = rule or (BUFFERED if privacy else {"quorum": 6})
+    group = {"clip": CLIP, "bound": "clip", "bits": bits, "codec": codec, "rule": rule}
+    counted = {} if privacy else {"most_examples": 8}
+    return small_plan(group=[group | counted], capacity=64, privacy=privacy)
 
 
 def layout_of(plan: Plan, size: int) -> GroupLayout:
@@ -82,6 +84,24 @@ def test_noise_is_within_it(weights: list[int], size: int) -> None:
     found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
     assert bound is not None
     assert max(found) <= bound < 6 * max(found)
+
+
+def test_noise_of_shards_is_in_it_once() -> None:
+    cohort, placements = cohort_of(*[(1, 1)] * 30), ("local", "aggregator")
+    plans = [plan_of(rule={"quorum": 6}, privacy=PRIVACY | {"placement": p}) for p in placements]
+    each, once = (longest_sum(plan, layout_of(plan, 5000), cohort) or 0.0 for plan in plans)
+    assert each > 3 * once > 0
+
+
+def test_a_range_that_moves_has_it_in_units_of_its_scale() -> None:
+    codec = [{"name": "rotate"}, {"name": "round", "length": "mean_norm"}]
+    plan, cohort = plan_of(codec=codec), cohort_of((1, 8), (1, 8))
+    whole, fourth = (
+        longest_sum(plan, layout_of(plan, 30), replace(cohort, scale=scale))
+        for scale in (1.0, 0.25)
+    )
+    assert whole is not None
+    assert fourth == pytest.approx(4 * whole, rel=0.01)
 
 
 def test_a_sum_of_no_bounded_group_has_no_bound() -> None:
