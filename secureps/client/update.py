@@ -153,7 +153,8 @@ def clip_update(
 
     Statistics are in the units of a layer's inputs, and in the same norm they would leave the
     weights nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`), so no
-    privacy depends on their length. Raises NotFinite if a value is not finite.
+    privacy depends on their length. Where sums are bounded they are clipped with the rest. Raises
+    NotFinite if a value is not finite.
     """
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
@@ -161,7 +162,8 @@ def clip_update(
     largest = largest_magnitude(values)
     if not math.isfinite(largest):  # also in a statistic, which the clip would not see
         raise NotFinite("an update has a value that is not a finite float32")
-    parts = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
+    apart = {} if plan.bounds_sums(layout.name) else kinds
+    parts = [part for name, part in layout.parts() if apart.get(name) == "statistics"]
     statistics = [values[part].copy() for part in parts]
     for part in parts:
         values[part] = 0

@@ -16,14 +16,14 @@ sqrt(W d) / 2 (Jensen). f is convex, and changes by at most sqrt(W) times the di
     P(f > E f + t sqrt(W)) <= exp(-t^2 / 2)    (Boucheron, Lugosi, Massart 2013, theorem 6.10)
 
 **Client-level privacy.** There the bound of an update has room for rounding (`l2_sensitivity`). The
-noise of a value of the sum is Skellam of variance V. As cosh t - 1 <= t^2 / (2 - 2 t / 3), no value
-is beyond M = sqrt(2 V L) + L / 3, L = log(4 d / ERROR), but for half of ERROR (Bernstein). Squares
-of values within M have a mean of at most V, and a variance of at most 3 V^2 + V. So for the other
-half, with l = log(2 / ERROR),
+noise of a value is the sum of w_i X_i, with X_i Skellam and w_i <= w. Let V be its variance.
+As cosh t - 1 <= t^2 / (2 - 2 t / 3), no value is beyond M = sqrt(2 V L) + w L / 3, where
+L = log(4 d / ERROR), but for half of ERROR (Bernstein). Squares of values within M have a mean of
+at most V, and a variance of at most 3 V^2 + w^2 V. So for the other half, with l = log(2 / ERROR),
 
-    P(|noise|^2 > d V + sqrt(2 d (3 V^2 + V) l) + M^2 l / 3) <= exp(-l)    (Bernstein)
+    P(|noise|^2 > d V + sqrt(2 d (3 V^2 + w^2 V) l) + M^2 l / 3) <= exp(-l)    (Bernstein)
 
-Clamping to the grid makes noise no longer.
+A draw of noise is clamped to the grid with a probability of 2^-64 or less.
 
 An update is in units of the group's scale, if that moves. Then C is in these units too.
 """
@@ -31,6 +31,7 @@ An update is in units of the group's scale, if that moves. Then C is in these un
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from secureps.codec.grid import MovingRange
@@ -56,8 +57,8 @@ def longest_sum(plan: Plan, layout: GroupLayout, cohort: Cohort) -> float | None
     step = plan.grid(cohort.group, values).step
     mechanism = plan.mechanism(cohort.group, values)
     if mechanism is not None:
-        parties = 1 if plan.noisy_shards else len(weights)
-        noise = _longest_noise(values, parties * mechanism.calibration.variance)
+        noisy = [1] if plan.noisy_shards else weights
+        noise = _longest_noise(values, mechanism.calibration.variance, noisy)
         return SLACK * step * (sum(weights) * mechanism.l2_sensitivity + noise)
     clip = plan.group(cohort.group).clip
     if isinstance(scale_mover(plan, cohort.group, values), MovingRange):
@@ -68,9 +69,10 @@ def longest_sum(plan: Plan, layout: GroupLayout, cohort: Cohort) -> float | None
     return SLACK * (float(shares_in(plan.group(cohort.group), cohort)) * clip + step * rounding)
 
 
-def _longest_noise(values: int, variance: float) -> float:
-    """Bounds the norm of Skellam noise, in grid steps; `variance` is that of a value of the sum."""
+def _longest_noise(values: int, variance: float, weights: Sequence[int]) -> float:
+    """Bounds the norm of summed noise, in grid steps; `variance` is that of a value of one draw."""
+    heaviest, total = max(weights), variance * sum(weight * weight for weight in weights)
     beyond, of_squares = math.log(4 * values / ERROR), math.log(2 / ERROR)
-    largest = math.sqrt(2 * variance * beyond) + beyond / 3
-    spread = math.sqrt(2 * values * (3 * variance**2 + variance) * of_squares)
-    return math.sqrt(values * variance + spread + largest**2 * of_squares / 3)
+    largest = math.sqrt(2 * total * beyond) + heaviest * beyond / 3
+    spread = math.sqrt(2 * values * (3 * total**2 + heaviest**2 * total) * of_squares)
+    return math.sqrt(values * total + spread + largest**2 * of_squares / 3)

@@ -33,8 +33,10 @@ VALUES = np.random.default_rng(4).standard_normal(SIZE).astype(np.float32)
 MEAN: dict[str, Kind] = {"mean": "statistics"}
 
 
-def clipped(clip: float, kinds: dict[str, Kind], values: NDArray[np.float32] = VALUES) -> Update:
-    group = {"clip": clip, "rule": {"quorum": 3, "minimum": 2}}
+def clipped(
+    clip: float, kinds: dict[str, Kind], values: NDArray[np.float32] = VALUES, bound: str = "none"
+) -> Update:
+    group = {"clip": clip, "bound": bound, "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan(block_size=1 << 16, group=[group])
     layout = plan.layout(Schema(SPECS)).group("all")
     return clip_update(plan, layout, values.copy(), None, kinds)
@@ -52,6 +54,8 @@ def test_statistics_keep_their_values() -> None:
     update = clipped(1.0, MEAN)
     rest, _ = clip_l2(np.concatenate([np.zeros(PIECE, np.float32), VALUES[PIECE:]]), 1.0)
     assert np.array_equal(update.values, [*VALUES[:PIECE], *rest[PIECE:]])
+    bounded = clipped(1.0, MEAN, bound="clip")
+    assert np.array_equal(bounded.values, clipped(1.0, {}).values), "else the sum may be too long"
 
 
 @pytest.mark.parametrize("kinds", [{}, MEAN], ids=["all", "statistics"])

@@ -50,6 +50,7 @@ MODES: dict[str, dict[str, Any]] = {
     "a codec": {"group": {"bits": 8, "codec": THIN, "feedback": True}},
     "a moving range": {"group": {"bits": 12, "codec": FOLLOWING}},
     "noise by each client": {"privacy": NOISE},
+    "noise that counts by weight": {"rule": BUFFERED | {"power": 0.5}, "privacy": NOISE},
     "noise by the shards": {"privacy": NOISE | {"placement": "aggregator"}},
 }
 
@@ -81,6 +82,10 @@ def test_who_sends_too_much_changes_no_model_and_is_left_out(
     assert set(simulation.coordinator.federation.isolated) == {POISONER}
     burnt = {record.number: record for record in journalled(simulation, records.CohortBurnt)}
     assert all("a member sent something else" in record.reason for record in burnt.values())
+    told = any("its sum is too long" in record.reason for record in burnt.values())
+    assert told == (mode == "noise by the shards"), (
+        "with other noise the length is a second release"
+    )
     made = [cohort for cohort in cohorts(simulation) if cohort.number not in burnt]
     assert simulation.versions()["all"] >= 1
     assert not any(POISONER in clients_of(cohort) for cohort in made)

@@ -380,7 +380,9 @@ class World:
                 return self.opened(cohort.group, cohort.number)
             case orders.Prepare(_, cohort):
                 blocks = self.blocks(to, cohort.group, cohort.version)
-                return requests.Prepared(to, cohort.group, cohort.version, blocks, digest("s"))
+                made = requests.Prepared(to, cohort.group, cohort.version, blocks, digest("s"))
+                measured = self.coordinator.plan.bounds_sums(cohort.group) * len(blocks)
+                return dataclasses.replace(made, cohort=cohort.number, squares=(1e-9,) * measured)
             case orders.WriteCheckpoint(_, number):
                 return requests.Checkpointed(to, number, f"{to}.file", 7, digest("file"))
             case orders.Invite(_, group, round, version):

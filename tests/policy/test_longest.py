@@ -1,5 +1,6 @@
 """Safety: the bound on honest sums holds for the worst honest cohorts, and is not much longer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ CLIP = 0.5
 TURNS = 40
 
 
-def plan_of(bits: int = 16, **more: Any) -> Plan:
-    rule = {"quorum": 6}
-    group = {"clip": CLIP, "bound": "clip", "bits": bits, "most_examples": 8, "rule": rule}
-    if "privacy" in more:
-        del group["most_examples"]
-    return small_plan(group=[group], capacity=64, **more)
+BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "deadline": 10.0}
+
+
+def plan_of(bits: int = 16, rule: Any = None, privacy: Any = None, codec: Any = ()) -> Plan:
+    rule = rule or (BUFFERED if privacy else {"quorum": 6})
+    group = {"clip": CLIP, "bound": "clip", "bits": bits, "codec": codec, "rule": rule}
+    counted = {} if privacy else {"most_examples": 8}
+    return small_plan(group=[group | counted], capacity=64, privacy=privacy)
 
 
 def layout_of(plan: Plan, size: int) -> GroupLayout:
@@ -50,7 +53,8 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
     mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
     for member in cohort.members:
         if mechanism is not None:
-            total += mechanism.add_noise(mechanism.round_update(update, words), words)
+            made = mechanism.add_noise(mechanism.round_update(update, words), words)
+            total += member.weight * made
         else:
             total += member.weight * grid.encode(update, words(size), member.examples / 8)
     return float(np.linalg.norm(grid.decode_sum(total, cohort.weight)))
@@ -73,15 +77,34 @@ def test_aligned_updates_as_long_as_the_clip_are_within_it(
 
 
 @pytest.mark.parametrize("size", [30, 5000])
-@pytest.mark.parametrize("count", [2, 30])
-def test_noise_is_within_it(count: int, size: int) -> None:
+@pytest.mark.parametrize("weights", [[1] * 2, [1] * 30, [4] * 6, [4] * 3 + [1] * 3])
+def test_noise_is_within_it(weights: list[int], size: int) -> None:
+    """Each client's own noise counts as often as its update."""
     plan = plan_of(privacy=PRIVACY | {"placement": "local"})
-    cohort = cohort_of(*[(1, 1)] * count)
+    cohort = cohort_of(*[(weight, 1) for weight in weights])
     bound = longest_sum(plan, layout_of(plan, size), cohort)
     rng = np.random.default_rng(2)
     found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
     assert bound is not None
     assert max(found) <= bound < 6 * max(found)
+
+
+def test_noise_of_shards_is_in_it_once() -> None:
+    cohort, placements = cohort_of(*[(1, 1)] * 30), ("local", "aggregator")
+    plans = [plan_of(rule={"quorum": 6}, privacy=PRIVACY | {"placement": p}) for p in placements]
+    each, once = (longest_sum(plan, layout_of(plan, 5000), cohort) or 0.0 for plan in plans)
+    assert each > 3 * once > 0
+
+
+def test_a_range_that_moves_has_it_in_units_of_its_scale() -> None:
+    codec = [{"name": "rotate"}, {"name": "round", "length": "mean_norm"}]
+    plan, cohort = plan_of(codec=codec), cohort_of((1, 8), (1, 8))
+    whole, fourth = (
+        longest_sum(plan, layout_of(plan, 30), replace(cohort, scale=scale))
+        for scale in (1.0, 0.25)
+    )
+    assert whole is not None
+    assert fourth == pytest.approx(4 * whole, rel=0.01)
 
 
 def test_a_sum_of_no_bounded_group_has_no_bound() -> None:

@@ -26,7 +26,8 @@ honest. So a last suspect is only put to the test, each time among as few others
 stood in few burnt cohorts with it. Each burnt cohort has an offender in it, whatever offenders did
 before and after. A client is left out if it belongs to every group of at most `COLLUDING` clients
 that has a member in each burnt cohort: if no more than so many offend, it is one of them. If no
-such group is left, more than `COLLUDING` offend, and nobody is left out.
+such group is left, more than `COLLUDING` offend. Then every last suspect is left out: if all who
+offend always do, none that was cleared offends, and it is one of them.
 
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
@@ -163,9 +164,11 @@ class Suspicion:
 
     @property
     def offenders(self) -> Clients:
-        """Last suspects that belong to every explanation of the evidence, if there is one."""
-        kinds, found = _explain(self.evidence)
+        """Last suspects that belong to every explanation of the evidence, if there are any."""
         last = frozenset(suspects for suspects in self.suspect_sets if len(suspects) == 1)
+        if not last:  # the usual case, in which no explanations are looked for
+            return _union(())
+        kinds, found = _explain(self.evidence)
         return _union(
             suspects
             for suspects in last

@@ -275,8 +275,9 @@ def take_prepared(tx: Transaction, event: Prepared) -> None:
         or (event.epoch, event.version) != (coming.epoch, group.version)
     ):
         return  # its version or placement is past
-    if event.scale is not None or event.total:  # unchecked fields would fill the journal
-        raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
+    # Unchecked fields would fill the journal.
+    if event.scale is not None or event.total or event.squares:
+        raise Malformed(f"{shard}: moved blocks come without a scale, metrics and squared norms")
     owned = coming.blocks_of(group.name, shard)
     check_digests(shard, group.name, owned, event.blocks)
     same = event.blocks == tuple(group.blocks[block] for block in owned)

@@ -408,7 +408,7 @@ def test_wrong_numbers_of_digests() -> None:
         event = requests.Opened(HOLDER, "all", 0, sums, about(world.federation, "all"))
         refused(world, HOLDER, event, Malformed, "all has 4 blocks, each one digest")
     world.pump(1)
-    event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 3, bytes(32))
+    event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 3, bytes(32), cohort=0)
     refused(world, "shard-b", event, Malformed, "it holds 2 blocks of all")
     world.pump()
     assert world.federation.finished
@@ -1617,3 +1617,48 @@ def test_different_versions_are_not_committed_and_the_faulty_one_may_say_another
     assert world.group().coming == {FIRST: first}
     world.give(SECOND, second)
     assert (world.group().version, world.group().scale) == (1, 1.0)
+
+
+LONG, NO_SQUARES = (1e9, 1e9, 1e9, 1e9), (float("nan"), float("inf"), -1.0)
+
+
+def bounded() -> tuple[World, Prepared, Prepared]:
+    """Both shards are prepared, and say so next."""
+    group = {"bound": "clip", "weighting": "uniform", "rule": RULE}
+    world = World(make_plan("plain", replicas=2, group=[group]))
+    world.found()
+    world.until(Phase.PREPARING)
+    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
+    return world, first, second
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_sum_that_is_too_long_by_either_copy_makes_no_version(block: int) -> None:
+    world, *said = bounded()
+    long = tuple(1e9 * (at == block) for at in range(4))
+    said[block % 2] = replace(said[block % 2], squares=long)
+    for each in said:
+        step = world.give(each.shard, each)
+    (burnt,) = (r for r in step.records if isinstance(r, coordinator_records.CohortBurnt))
+    assert burnt.spoilt
+    assert (world.group().version, world.group().coming) == (0, {})
+
+
+def test_what_was_made_of_a_burnt_cohort_is_not_taken_for_the_next() -> None:
+    """The shard's answer came twice, or late."""
+    world, *said = bounded()
+    for each in said:
+        world.give(each.shard, replace(each, squares=LONG))
+    world.due = [due for due in world.due if not isinstance(due.reply, requests.Prepared)]
+    world.until(Phase.PREPARING)
+    assert world.group().number == 1
+    for each in said:
+        assert world.give(each.shard, each).records == []
+    world.until(1)
+    assert {made.cohort for made in world.records() if isinstance(made, Prepared)} >= {0, 1}
+
+
+@pytest.mark.parametrize("squares", [(), LONG[1:], (*LONG, 1.0), *((x,) * 4 for x in NO_SQUARES)])
+def test_squared_norms_that_are_none(squares: tuple[float, ...]) -> None:
+    world, first, _ = bounded()
+    refused(world, FIRST, replace(first, squares=squares), Malformed, "squared norms")

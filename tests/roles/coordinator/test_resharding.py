@@ -379,11 +379,11 @@ def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
     assert ("Finish" in said) == (act is REMOVE)
 
 
-@pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}])
+@pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}, {"squares": (1.0,)}])
 def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
     at = moving()
     known, *_ = at.says()
-    with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
+    with pytest.raises(Malformed, match="moved blocks come without a scale, metrics and squared"):
         at.give(SPARE, replace(known, state=digest("other"), **more))
 
 

@@ -401,6 +401,10 @@ def test_vectors_lie_one_after_another() -> None:
     assert lay_out({}) == {}
 
 
+def square_of(values: Any) -> float:
+    return float(np.sum(np.square(values)))
+
+
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"replace"}))
 @pytest.mark.parametrize("size", SIZES)
 def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
@@ -410,7 +414,9 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     grid = plan.grid("all", layout.size)
     mean = grid.mean(grid.decode_sum(sums, cohort.weight), SHARES)
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
-    made = Stepping(plan, layout, cohort, known).step(2, sums)
+    stepping = Stepping(plan, layout, cohort, known)
+    made = stepping.step(2, sums)
+    assert stepping.squares[2] == pytest.approx(square_of(grid.decode_sum(sums, cohort.weight)))
     assert made.values[2].tobytes() == values.tobytes()
     assert (made.optimizer, made.codes) == ({2: state}, {})
     assert made.values[2].dtype == np.float32
@@ -469,7 +475,10 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     mean[-1] = 0
     values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
     values[-1] = clip.next_scale(0.5, measured)
-    made = Stepping(plan, layout, cohort, known).step(0, sums)
+    stepping = Stepping(plan, layout, cohort, known)
+    made = stepping.step(0, sums)
+    decoded = grid.decode_sum(sums, cohort.weight)
+    assert stepping.squares[0] == pytest.approx(square_of(decoded[:-1]), rel=1e-12)
     assert made.values[0].tobytes() == values.tobytes()
     assert made.optimizer[0] == state
 
