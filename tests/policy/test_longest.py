@@ -86,6 +86,13 @@ def test_noise_is_within_it(weights: list[int], size: int) -> None:
     assert max(found) <= bound < 6 * max(found)
 
 
+def test_members_that_all_weigh_four_have_four_times_the_bound() -> None:
+    plan = plan_of(privacy=PRIVACY | {"placement": "local"})
+    cohorts = (cohort_of(*[(weight, 1)] * 6) for weight in (1, 4))
+    one, four = (longest_sum(plan, layout_of(plan, 30), cohort) or 0.0 for cohort in cohorts)
+    assert four == pytest.approx(4 * one, rel=1e-12)
+
+
 def test_noise_of_shards_is_in_it_once() -> None:
     cohort, placements = cohort_of(*[(1, 1)] * 30), ("local", "aggregator")
     plans = [plan_of(rule={"quorum": 6}, privacy=PRIVACY | {"placement": p}) for p in placements]

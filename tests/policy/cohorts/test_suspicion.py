@@ -291,6 +291,17 @@ def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_coh
     assert none.over
 
 
+def test_a_last_suspect_stands_to_the_test_among_others_than_before() -> None:
+    eight, four = crowd(8), named(0, 1, 2, 3)
+    state = burns(four).note_opened(named(1, 2, 3))
+    assert state.suspect_sets == {named(0)}
+    assert not state.offenders, "each of the four may have spoilt the one cohort"
+    found = chosen(state, eight, eight)
+    assert (found.clients, found.reason) == (named(0, 4, 5, 6), "c00 stands to the test")
+    again = state.note_burnt(dict.fromkeys(eight, 1), spoilt=True)
+    assert named(0) < chosen(again, eight, eight).clients < eight, "before the other half"
+
+
 def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
     state = burns(crowd(9)).note_opened(crowd(6))
     found = chosen(state, crowd(7), crowd(7))
