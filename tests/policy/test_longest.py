@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.layout import GroupLayout
@@ -46,9 +47,12 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
     rng, grid = np.random.default_rng(seed), plan.grid("all", size)
     update = (direction / np.linalg.norm(direction) * CLIP * (1 - 1e-6)).astype(np.float32)
     mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
+
+    def words(count: int) -> NDArray[np.uint32]:
+        return rng.integers(0, 2**32, count, dtype=np.uint32)
+
     for member in cohort.members:
         if mechanism is not None:
-            words = lambda count: rng.integers(0, 2**32, count, dtype=np.uint32)  # noqa: E731
             made = mechanism.add_noise(mechanism.round_update(update, words), words)
             total += member.weight * made
         else:
