@@ -51,6 +51,10 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
         return rng.integers(0, 2**32, count, dtype=np.uint32)
 
     mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
+
+    def words(count: int) -> NDArray[np.uint32]:
+        return rng.integers(0, 2**32, count, dtype=np.uint32)
+
     for member in cohort.members:
         if mechanism is not None:
             made = mechanism.add_noise(mechanism.round_update(update, words), words)
@@ -87,6 +91,13 @@ def test_noise_is_within_it(weights: list[int], size: int) -> None:
     found = [norm_of_sum(plan, size, cohort, rng.normal(size=size), seed) for seed in range(TURNS)]
     assert bound is not None
     assert max(found) <= bound < 6 * max(found)
+
+
+def test_members_that_all_weigh_four_have_four_times_the_bound() -> None:
+    plan = plan_of(privacy=PRIVACY | {"placement": "local"})
+    cohorts = (cohort_of(*[(weight, 1)] * 6) for weight in (1, 4))
+    one, four = (longest_sum(plan, layout_of(plan, 30), cohort) or 0.0 for cohort in cohorts)
+    assert four == pytest.approx(4 * one, rel=1e-12)
 
 
 def test_noise_of_shards_is_in_it_once() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.policy.cohorts.suspicion import (
-    COLLUDING,
     MOST_TRIED,
     Choice,
     Clients,
@@ -152,7 +151,7 @@ def test_two_that_behave_as_they_like_have_nobody_honest_left_out(
 ) -> None:
     """They know every cohort; at times both spoil exactly those that somebody honest is in."""
     clients = crowd(minimum + more)
-    offenders = frozenset(sorted(clients)[:COLLUDING])
+    offenders = frozenset(sorted(clients)[:2])
     victim = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)), max_size=1)))
     steady = st.sampled_from([True, True, True, False])
     played = Played(minimum, clients)
@@ -289,6 +288,18 @@ def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_coh
     assert bound.clients == second
     none = choose(state, cut, whole, whole, 2, MOST, lambda *_: False)
     assert none.over
+
+
+def test_a_last_suspect_stands_to_the_test_among_others_than_before() -> None:
+    eight, four = crowd(8), named(0, 1, 2, 3)
+    state = burns(four).note_opened(named(1, 2, 3))
+    assert state.suspect_sets == {named(0)}
+    assert not state.offenders, "each of the four may have spoilt the one cohort"
+    found = chosen(state, eight, eight)
+    assert (found.clients, found.reason) == (named(0, 4, 5, 6), "c00 stands to the test")
+    again = state.note_burnt(dict.fromkeys(eight, 1), spoilt=True)
+    assert named(0) < chosen(again, eight, eight).clients < eight, "before the other half"
+    assert not again.remove_client("c00").evidence, "it may have spoilt both"
 
 
 def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
