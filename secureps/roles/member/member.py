@@ -405,7 +405,10 @@ class Member(PinnedParty):
 
     def _obey(self, now: float, step: Step, order: Event) -> None:
         match order:
-            case orders.Published():
+            case orders.Published(group=group, blocks=blocks):
+                due = self.pinned.layout.group(group).blocks
+                if len(blocks) != due:
+                    raise Malformed(f"a version of {group} has {due} blocks, not {len(blocks)}")
                 self._model.publish(order)
                 if keys := self._out.release_older(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
