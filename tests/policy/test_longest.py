@@ -47,9 +47,6 @@ def norm_of_sum(plan: Plan, size: int, cohort: Cohort, direction: Any, seed: int
     rng, grid = np.random.default_rng(seed), plan.grid("all", size)
     update = (direction / np.linalg.norm(direction) * CLIP * (1 - 1e-6)).astype(np.float32)
 
-    def words(count: int) -> NDArray[np.uint32]:
-        return rng.integers(0, 2**32, count, dtype=np.uint32)
-
     mechanism, total = plan.mechanism("all", size), np.zeros(size, np.int64)
 
     def words(count: int) -> NDArray[np.uint32]:
