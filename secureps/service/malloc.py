@@ -27,6 +27,10 @@ PIECES = 2 << 20
 WHOLE = (32 << 20) - (1 << 16)
 """Bytes of the largest block whose release raises glibc's thresholds (M_MMAP_THRESHOLD_MAX)."""
 
+GC_THRESHOLDS = (50_000, 10, 10)
+"""The thresholds of Python's garbage collector (`gc.set_threshold`; by default 700, 10, 10) where
+it would search in vain among very many objects."""
+
 _NO_GLIBC = (AttributeError, OSError, TypeError)
 """Errors of ctypes where the C library is not glibc, or has no default name (Windows)."""
 _M_TRIM_THRESHOLD = -1
