@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 import secureps.wire.grpc  # noqa: F401  # before any test imports gRPC itself
-from secureps.run.simulate.simulation import GC_THRESHOLDS
+from secureps.service.malloc import GC_THRESHOLDS
 from secureps.store import journal
 
 pytest.register_assert_rewrite("tests.kits.transport_kit")  # its contract is made of tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
+from secureps.service.malloc import GC_THRESHOLDS
 from secureps.service.metrics import Metrics, serve_metrics, spooled_bytes
 from secureps.service.one_wave import answer_batches, play_wave
 from secureps.service.pinning import pin_process
@@ -261,6 +263,7 @@ def _lead(serving: Serving) -> bool:
     Raises:
         Fenced: another coordinator has taken over, and the file does not say where that one is.
     """
+    gc.set_threshold(*GC_THRESHOLDS)  # the many objects of receipts go by themselves
     plan = _load_plan(serving)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)

@@ -30,6 +30,10 @@ A process that makes large arrays again and again keeps so many: else it would f
 anew, which takes up to a third of its time for a model of a million values.
 """
 
+GC_THRESHOLDS = (50_000, 10, 10)
+"""The thresholds of Python's garbage collector (`gc.set_threshold`; by default 700, 10, 10) where
+it would search in vain among very many objects."""
+
 _NO_GLIBC = (AttributeError, OSError, TypeError)
 """Errors of ctypes where the C library is not glibc, or has no default name (Windows)."""
 _M_TRIM_THRESHOLD = -1

@@ -102,6 +102,7 @@ from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
+from secureps.service.malloc import GC_THRESHOLDS
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.budget import BudgetLedger, MemoryLedger
@@ -700,9 +701,6 @@ class Play:
 
 
 # --- garbage collection -----------------------------------------------------------
-
-GC_THRESHOLDS = (50_000, 10, 10)
-"""The thresholds of the garbage collector (`gc.set_threshold`; by default 700, 10, 10)."""
 
 
 @contextmanager

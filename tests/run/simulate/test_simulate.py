@@ -24,7 +24,8 @@ from secureps.run.processes.signals import Terminated
 from secureps.run.report.version_metrics import Extras
 from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulation import GC_THRESHOLDS, Play, collecting_seldom, simulate
+from secureps.run.simulate.simulation import Play, collecting_seldom, simulate
+from secureps.service.malloc import GC_THRESHOLDS
 from secureps.store.checkpoint import read_state
 from secureps.tracebacks import find_fatal_line, locate_crash
 from tests.kits import extras_kit, whole_steps
