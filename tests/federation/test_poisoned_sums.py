@@ -1,11 +1,14 @@
 """Safety: no model is made of sums that clipped updates cannot come to."""
 
+import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import Integers
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
@@ -20,7 +23,7 @@ from tests.kits.cheats import (
     scale_up,
     send_the_most,
 )
-from tests.kits.federations import small_federation, small_plan
+from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.privacy_kit import PRIVACY
 
 Change = Callable[[Integers, int], Integers]
@@ -103,3 +106,22 @@ def test_too_few_to_be_divided_make_no_version_and_the_run_says_why(
     reason = simulation.coordinator.federation.finished
     assert "a member sent something else; no other set of clients may make this version" in reason
     assert "suspected: client-00" in reason
+
+
+class Growing(Walker):
+    """One client says from its third training on that it has thirty times the records."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        grown = self._number == 5 and self.fits > 2
+        return dataclasses.replace(result, examples=30 if grown else 1)
+
+
+def test_a_public_number_that_grows_tenfold_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    plan = plan_for("plain", group={"most_examples": 32, "weighting": "examples"}, versions=5)
+    small_federation(plan, tmp_path, clients=CLIENTS, kind=Growing).run()
+    text = f"{POISONER} counts by 30 examples, and counted by 1 before: ask why"
+    assert [text in line for line in caplog.messages].count(True) == 1

@@ -347,6 +347,7 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
         envelopes.check_keys(tx, receipt)
     _check_asked(tx, group, receipt)
     check_counted(tx.plan.group(group.name), receipt.id, receipt.examples)
+    _tell_growth(tx, receipt)
     tx.write(message)
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
@@ -354,6 +355,16 @@ def submit(tx: Transaction, message: requests.Submit) -> None:
     envelopes.examine(tx, group, receipt)
     # A round's rule sees the update once holders have examined it; their answers move the group.
     tx.quiet = group.rounds and receipt.id not in group.open_receipts.ready
+
+
+def _tell_growth(tx: Transaction, receipt: Receipt) -> None:
+    """Says if a client's public number grew tenfold, since it counts that much more in the mean."""
+    client, now = receipt.id.client, receipt.examples
+    before = tx.sessions.counted.setdefault((client, receipt.id.group), now)
+    if now >= 10 * before > 0:
+        tx.sessions.counted[client, receipt.id.group] = now
+        text = f"{client} counts by {now} examples, and counted by {before} before: ask why"
+        tx.step.say(f"{tx.plan.head(receipt.id.group)}{text}")
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:

@@ -58,6 +58,7 @@ class Sessions:
             when it was asked to send them again.
         asked: submissions that clients were asked to send again.
         gone: submissions that a client was asked to send again and no longer has.
+        counted: by client and group, the public number of examples that it began with.
         unconfirmed: (group, shard) for each shard that was prepared and has come back since: it may
             have lost what it prepared.
         located: the addresses that a client got when it joined, until it watches.
@@ -89,6 +90,7 @@ class Sessions:
     lost: dict[str, frozenset[SubmissionId]] = field(default_factory=dict)
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
+    counted: dict[tuple[str, str], int] = field(default_factory=dict)
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     located: dict[str, Located] = field(default_factory=dict)
     away: dict[str, float] = field(default_factory=dict)
