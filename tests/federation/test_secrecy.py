@@ -983,14 +983,14 @@ def fits(simulation: Simulation) -> list[int]:
 @pytest.mark.slow
 def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None:
     """Of ten, five of whom would send another update than before, which no holder would add."""
-    simulation = restless_federation(tmp_path, plan_for({}))
+    simulation = restless_federation(tmp_path, plan_for({}, versions=16))
     until(simulation, Phase.COLLECTING)
     spoils(simulation, "client-07", times=99)
     simulation.run()
-    assert simulation.versions() == {"all": 6}
+    assert simulation.versions() == {"all": 16}
     assert set(simulation.coordinator.federation.isolated) == {"client-07"}
     assert journalled(simulation, coordinator_records.CohortBurnt)
-    assert max(fits(simulation)) == 6, "once a version"
+    assert max(fits(simulation)) == 16, "once a version"
     holders_allow_all(simulation, MINIMUM)
 
 

@@ -101,9 +101,11 @@ def test_a_fold_stands_for_rows_of_streams(rule: str, tmp_path: Path) -> None:
 
 BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3, "deadline": 40.0}
+VERSIONS = 40
+"""Enough to find an offender: sets are drawn anew for every version."""
 
 
-def begun(folder: Path, rule: dict[str, Any], count: int, versions: int = 12) -> Simulation:
+def begun(folder: Path, rule: dict[str, Any], count: int, versions: int = VERSIONS) -> Simulation:
     """Version 1 is made, and from now on client-02 spoils whatever it is in."""
     simulation = stream(stream_plan("rlwe", rule, versions=versions), folder, count)
     simulation.run(lambda: simulation.versions() == {"all": 1})
@@ -121,7 +123,7 @@ def stands(simulation: Simulation, phase: Phase = Phase.COLLECTING) -> Any:
     return group
 
 
-def found(simulation: Simulation, versions: int = 12) -> None:
+def found(simulation: Simulation, versions: int = VERSIONS) -> None:
     """The run goes to its end, without the offender and with everybody else."""
     federation = simulation.coordinator.federation
     assert federation.finished == f"all {versions} versions are made"
@@ -185,7 +187,7 @@ def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) ->
     simulation.run(lambda: group.version > version)
     holders_allow_all(simulation, 3)
     simulation.run()
-    assert simulation.versions() == {"all": 12}
+    assert simulation.versions() == {"all": VERSIONS}
     assert set(simulation.coordinator.federation.isolated) == {"client-02"}
 
 

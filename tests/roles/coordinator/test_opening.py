@@ -358,11 +358,11 @@ def test_answers_of_holders_that_let_nothing_in_move_groups_a_moment_later() -> 
 MINIMUM = 4
 
 
-def federation(folder: Path, versions: int = 8) -> Simulation:
+def federation(folder: Path, versions: int = 16) -> Simulation:
     """Ten clients are waited for; three of four holders open what they send.
 
-    A version halves the suspects: after version 1, four tell one of ten apart (10, 5, 3, 2, 1). A
-    run of five would end before whoever waits for what follows sees it.
+    A version halves the suspects, and then a few more tell the last one from all pairs of others.
+    A short run would end before whoever waits for what follows sees it.
     """
     rule = {"minimum": MINIMUM, "extensions": 1}
     plan = small_plan("rlwe", rule, versions=versions, clients=10, capacity=16)
@@ -449,7 +449,7 @@ def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
     (given_up,) = journalled(simulation, coordinator_records.RoundGivenUp)
     assert f"not {cheat}; nothing was opened" in given_up.reason
     simulation.run()
-    assert simulation.versions() == {"all": 8}
+    assert simulation.versions() == {"all": 16}
     assert set(simulation.coordinator.federation.isolated) == {"client-05"}
     holders_allow_all(simulation, MINIMUM)
 
