@@ -80,7 +80,7 @@ def test_who_sends_too_much_changes_no_model_and_is_left_out(
     change: Change, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(monkeypatch, POISONER, change)
-    simulation = federation(tmp_path, plan_for(**MODES[mode], versions=60))
+    simulation = federation(tmp_path, plan_for(**MODES[mode], versions=400))
     simulation.run(lambda: bool(simulation.coordinator.federation.isolated))
     assert set(simulation.coordinator.federation.isolated) == {POISONER}
     burnt = {record.number: record for record in journalled(simulation, records.CohortBurnt)}
