@@ -1,4 +1,4 @@
-"""How long the sum of a cohort can be if all its members follow the plan.
+"""Bounds the length of a cohort's sum if all its members follow the plan.
 
 Nobody opens a single update, so nobody sees who sends one that is too long. But every client clips
 its update to an L2 norm of C, and norms of sums are at most sums of norms. So a sum longer than

@@ -114,7 +114,7 @@ def is_within(
 
 
 COLLUDING = 2
-"""How many clients of a run may offend together without an honest one being left out."""
+"""The most clients that may offend together while no honest one is left out."""
 
 MOST_TRIED = 3
 """How often a set is tried at most. A try ends when members stay away, or when a set that cannot be
