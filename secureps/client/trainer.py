@@ -384,10 +384,6 @@ def add_listener(listener: Callable[[str], None]) -> None:
     _listeners.append(listener)
 
 
-def remove_listener(listener: Callable[[str], None]) -> None:
-    _listeners.remove(listener)
-
-
 def tell_listeners(what: str) -> None:
     for listener in _listeners:
         listener(what)
@@ -398,14 +394,14 @@ TRAINING = ("fit", "what fit returned")
 
 
 @contextmanager
-def blamed(what: str, whose: str = "") -> Iterator[None]:
+def blamed(what: str) -> Iterator[None]:
     """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
 
     Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit is
     turned too, because it would end a thread. The traceback goes to the log at DEBUG (`secureps
-    join --verbose`). `whose` names the client to listeners.
+    join --verbose`).
     """
-    tell_listeners(f"{whose}'s {what}" if whose else what)
+    tell_listeners(what)
     try:
         with from_extras():
             yield

@@ -356,7 +356,7 @@ class ClientWorker(Worker):
             version = str(made[0]) if len(made) == 1 else f"{made[0]} to {made[-1]}"
             tell(site.name, "ModelWritten", f"the last model, version {version}, is {site.model}")
         if takes is not None:
-            with blamed("take_totals", site.name):
+            with blamed("take_totals"):
                 takes(tensors)
 
     # --- founding -----------------------------------------------------------------
@@ -571,7 +571,7 @@ class ClientWorker(Worker):
 
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.prepare_fit(task, staying)
-        with blamed("fit", self._site.name):
+        with blamed("fit"):
             result = self._site.trainer.fit(given, config)
         with blamed("what fit returned"):
             schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)

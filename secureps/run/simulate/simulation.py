@@ -91,7 +91,6 @@ from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
 from secureps.run.report.terminal import fold_versions
 from secureps.run.report.version_metrics import DOWN, Extras, Metrics, Sinks, Tell, open_sinks
 from secureps.run.script.scoring import Judge, Look, Score
-from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.ray_cluster import Cluster, RayCalls, SpreadTrainer, ray_cluster
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.up.folder import METRICS, holder_names, new_folder, shard_names
@@ -111,6 +110,7 @@ from secureps.store.envelope_keys import wrap_secret
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
+from secureps.tracebacks import dump_crashes
 from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 from secureps.wording import join_alike
 
@@ -440,7 +440,8 @@ def simulate(
             scenario = replace(scenario, plan=founding.write(folder))
         warm_once(say)
         opened = open_sinks(heading, folder / METRICS, extras)
-        with naming_last_call(), Sinks(opened, say) as sinks:
+        dump_crashes()
+        with Sinks(opened, say) as sinks:
             play = Play(scenario, folder, sinks.add, cluster, copy)
             try:
                 play.run(say)

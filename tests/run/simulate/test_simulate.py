@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from secureps.client.trainer import blamed
 from secureps.compiled import kernel_folder
 from secureps.errors import ConfigError, DiskFailed
 from secureps.files.objects import ObjectStore
@@ -22,7 +21,6 @@ from secureps.run.api import RunResult
 from secureps.run.export import export
 from secureps.run.processes.signals import Terminated
 from secureps.run.report.version_metrics import Extras
-from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulation import Play, collecting_seldom, simulate
 from secureps.service.malloc import GC_THRESHOLDS
@@ -372,7 +370,7 @@ def ending(how: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
+def test_a_simulation_that_a_script_crashes_says_in_which_line(tmp_path: Path) -> None:
     path = whole_steps.scenario(tmp_path, script=ending("ctypes.string_at(0)"))
     line = next(n for n, text in enumerate(whole_steps.SCRIPT.splitlines(), 1) if PAUSE in text)
     ended = subprocess.run(
@@ -391,25 +389,14 @@ def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Pat
     )
     assert ended.returncode < 0
     assert f'client.py", line {line} in fit' in ended.stderr
-    assert "error: client-01's fit ended the simulation's process" in ended.stderr
 
 
-def test_one_that_is_told_to_end_blames_no_script(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_is_told_to_end_says_where_it_has_got_to(tmp_path: Path) -> None:
     path = whole_steps.scenario(tmp_path, script=ending("signal.raise_signal(signal.SIGTERM)"))
     lines = list[str]()
     with pytest.raises(Terminated):
         simulate(path, tmp_path / "out", lines.append)
     assert lines[-1].startswith(f"stopped: {tmp_path / 'out'} has what there was until then")
-    assert "ended the simulation's process" not in capfd.readouterr().err
-
-
-def test_it_listens_no_longer_than_it_lasts() -> None:
-    with naming_last_call(), blamed("fit", "client-01"):
-        pass
-    with blamed("fit", "client-01"):
-        pass  # the file is closed, and nobody writes to it
 
 
 def test_the_thread_that_crashed_is_the_one_that_is_named(tmp_path: Path) -> None:
