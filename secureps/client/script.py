@@ -22,7 +22,6 @@ from secureps.client.trainer import (
     blamed,
     convert_evaluation,
     record_privacy,
-    tell_listeners,
 )
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
@@ -179,7 +178,6 @@ def _load(path: Path) -> ModuleType:
     beside = str(path.parent.resolve())
     if sys.path[:1] != [beside]:
         sys.path.insert(0, beside)
-    tell_listeners("its import")
     try:
         with only_importing(), from_extras(), without_arguments(path):
             loader.exec_module(module)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -376,19 +376,6 @@ def find_mismatch(
 
 log = logging.getLogger("secureps")
 
-_listeners: list[Callable[[str], None]] = []
-
-
-def add_listener(listener: Callable[[str], None]) -> None:
-    """Adds a listener, which hears the name of each function of the holder before it is called."""
-    _listeners.append(listener)
-
-
-def tell_listeners(what: str) -> None:
-    for listener in _listeners:
-        listener(what)
-
-
 TRAINING = ("fit", "what fit returned")
 """Arguments of `blamed` for which a value that is not finite means that training diverged."""
 
@@ -401,7 +388,6 @@ def blamed(what: str) -> Iterator[None]:
     turned too, because it would end a thread. The traceback goes to the log at DEBUG (`secureps
     join --verbose`).
     """
-    tell_listeners(what)
     try:
         with from_extras():
             yield

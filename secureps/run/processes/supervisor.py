@@ -127,12 +127,6 @@ class Supervisor:
         """
         return tuple(self._collect_ends())
 
-    def describe_end(self, name: str) -> str | None:
-        """Describes the end of a process, without a restart; None while it runs."""
-        process = self._running[name].process
-        code = None if process is None else process.poll()
-        return None if code is None else _describe_exit(code)
-
     def expect_end(self) -> None:
         self._ending = True
 
@@ -228,10 +222,8 @@ class Supervisor:
             running.process = None
             del self._running[name]
             why = f": {last}" if last else ""
-            raise kind(
-                f"{name} died {running.restarts + 1} times, at last with {how}{why}; "
-                f"see {self._log(name)}"
-            )
+            often = f"{running.restarts + 1} times, at last " if running.restarts else ""
+            raise kind(f"{name} died {often}with {how}{why}; see {self._log(name)}")
         running.restarts += 1
         running.process, running.due = None, time.monotonic() + RESTART_DELAY
         return Died(name, how, running.restarts, tail)

@@ -1,7 +1,6 @@
 """The process of a script for `up` and `check`: `python -m secureps.run.script.host FD`.
 
-It answers `run.script.process`, and names each function of the script before calling it, so that
-the other process knows where this one died.
+It answers `run.script.process`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from secureps.client.trainer import (
     RecordPrivacy,
     Setting,
     Trainer,
-    add_listener,
     blamed,
     count_persons,
     count_records,
@@ -164,7 +162,6 @@ def host(channel: Channel) -> None:
     if first is None:
         return
     sys.argv = [first[0]["script"]]  # the script may read its command line
-    add_listener(lambda what: channel.send({"at": what}))
     made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
     while (asked := channel.receive()) is not None:
         try:

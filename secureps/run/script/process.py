@@ -1,7 +1,7 @@
 """Starts a process for a data holder's script, and asks it.
 
 A script may abort in native code, exit, or run out of memory. In its own process it ends nothing
-else, and its failure becomes one line that names the function.
+else, and its failure becomes one line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from secureps.run.processes.launcher import MODULE, Launcher, Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 from secureps.run.script.scoring import Baselines, Say, Score
-from secureps.tracebacks import locate_crash
 
 NAME = "script"
 
@@ -30,7 +29,6 @@ END_SECONDS = 10.0
 """Seconds from the loss of the connection to the end of the process."""
 
 _TICK = 0.05
-_DUMP_LINES = 100
 
 
 def assign(
@@ -78,28 +76,20 @@ def script_process(
         with theirs:
             file = theirs.fileno()
             arguments = (*MODULE, "secureps.run.script.host", str(file))
-            program = Program(NAME, arguments, environment, launcher=launcher, inherits=file)
-            supervisor.start(program)
+            own = (NAME, arguments, environment)
+            supervisor.start(Program(*own, launcher=launcher, may_fail=True, inherits=file))
         with suppress(OSError):  # the first request tells how the process ended
             channel.send(assignment)
-        yield ScriptProcess(assignment, channel, supervisor, logs / f"{NAME}.log")
+        yield ScriptProcess(Path(assignment["script"]).name, channel, supervisor)
 
 
 class ScriptProcess:
     """Asks a script's process; `note` says why nothing is scored, `failed` what failed first."""
 
-    def __init__(
-        self,
-        assignment: Record,
-        channel: Channel,
-        supervisor: Supervisor,
-        log: Path,
-    ) -> None:
-        self._assignment = assignment
+    def __init__(self, script: str, channel: Channel, supervisor: Supervisor) -> None:
+        self._script = script
         self._channel = channel
         self._supervisor = supervisor
-        self._log = log
-        self._at = "its start"
         self._gone = ""
         self.note = ""
         self.failed = ""
@@ -160,23 +150,18 @@ class ScriptProcess:
         while (got := self._channel.receive()) is not None:
             refuse_failure(got[0])
             match got[0]:
-                case {"at": str(what)}:
-                    self._at = what
                 case {"say": str(text)}:
                     say(text)
                 case {"done": dict(answer)}:
                     return answer
         raise self._ended()
 
-    def _ended(self) -> SecurepsError:
-        """Makes the error that says how the process ended, and in which function of the script."""
-        until = time.monotonic() + END_SECONDS
-        while (how := self._supervisor.describe_end(NAME)) is None and time.monotonic() < until:
+    def _ended(self) -> ScriptFailed:
+        """Makes the error that says how the process ended."""
+        failed, until = self._supervisor.failed, time.monotonic() + END_SECONDS
+        while not failed and time.monotonic() < until:
             time.sleep(_TICK)
-        place = locate_crash(self._supervisor.tail(NAME, _DUMP_LINES))
-        script = Path(self._assignment["script"]).name
-        self._gone = (
-            f"{script}: {self._at} ended the process it ran in, with "
-            f"{how or 'nothing said'}{f' ({place})' if place else ''}; see {self._log}"
-        )
+            self._supervisor.poll()
+        how = str(failed[NAME]).removeprefix(f"{NAME} ") if failed else "answers no more"
+        self._gone = f"{self._script}: the process it ran in {how}"
         return ScriptFailed(self._gone)
