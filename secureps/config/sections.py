@@ -74,9 +74,6 @@ class Table(Section):
 KeyPath = tuple[str | int, ...]
 """A path to a value: keys, and in lists indices from 0."""
 
-_MAY_END = re.compile(r"""[]}"']\s*(#|$)""")
-"""Matches the last line of a statement that has several."""
-
 
 class Tables(dict[str, Any]):
     """The tables of a TOML file, and its lines."""
@@ -92,41 +89,24 @@ class Tables(dict[str, Any]):
 
     @cached_property
     def _places(self) -> dict[KeyPath, int]:
-        """The line of the first statement that writes each key or table; `tomllib` tells none."""
+        """The first line that begins with each key or table; `tomllib` tells none."""
         found, newest, table = dict[KeyPath, int](), dict[KeyPath, int](), KeyPath()
-
-        def note(path: KeyPath, value: Any, line: int) -> None:
-            found.setdefault(path, line)
-            for key, each in value.items() if isinstance(value, Mapping) else ():
-                note((*path, key), each, line)
-
-        for line, text, made in self._statements():
-            if not text.lstrip().startswith("["):
-                for key, value in made.items():
-                    note((*table, key), value, line)
-                continue
-            table = ()
-            while made:
-                ((key, made),) = made.items()
-                table = (*table, key)
-                found.setdefault(table, line)
-                if isinstance(made, list):  # [[key]] adds an item
-                    newest[table], made = newest.get(table, -1) + 1, {}
-                if table in newest:
-                    table = (*table, newest[table])
-                    found.setdefault(table, line)
+        for number, line in enumerate(self.lines, 1):
+            header = line.lstrip().startswith("[")
+            with suppress(ValueError):  # the line continues a value
+                made = tomllib.loads(line if header else f"{line.partition('=')[0]} = 0")
+                path = () if header else table
+                while made:
+                    ((key, made),) = made.items()
+                    path = (*path, key)
+                    found.setdefault(path, number)
+                    if isinstance(made, list):  # [[key]] adds an item
+                        newest[path], made = newest.get(path, -1) + 1, {}
+                    if path in newest:
+                        path = (*path, newest[path])
+                        found.setdefault(path, number)
+                table = path if header else table
         return found
-
-    def _statements(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yields line, text and tables of each statement; an empty line counts as one."""
-        begin = 0
-        for end, last in enumerate(self.lines, 1):
-            if begin + 1 < end and not _MAY_END.search(last):
-                continue
-            text = "\n".join(self.lines[begin:end])
-            with suppress(ValueError):
-                yield begin + 1, text, tomllib.loads(text)
-                begin = end
 
 
 PINNED = "pinned"

@@ -2,7 +2,6 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -263,34 +262,6 @@ def test_a_key_has_the_line_of_what_writes_it(
 ) -> None:
     (tmp_path / "file.toml").write_bytes(TEXT.replace("\n", end).encode())
     assert read_toml(tmp_path / "file.toml").line(key) == line
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            ["versions = [", *2000 * ["  1,"], "  1 ] # of 1]", "lease = ''"],
-            ["line 1)", "line 2003)"],
-        ),
-        ([f"k{at} = 1" for at in range(2000)], ["line 2000)"]),
-        (["local = [", *2000 * ["  [1],"], "]"], ["local 2000", "line 1)"]),
-    ],
-)
-def test_lines_of_long_files_are_found_in_a_few_readings(
-    text: list[str], told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "plan.toml").write_text("\n".join(text))
-    read, lengths = tomllib.loads, list[int]()
-
-    def counting(given: str) -> dict[str, Any]:
-        lengths.append(len(given))
-        return read(given)
-
-    monkeypatch.setattr(tomllib, "loads", counting)
-    with pytest.raises(ConfigError) as caught:
-        load_plan(tmp_path / "plan.toml")
-    assert all(each in str(caught.value) for each in told)
-    assert sum(lengths) < 3 * len("\n".join(text))
 
 
 def test_tables_that_lie_too_deep_are_the_plans_fault(tmp_path: Path) -> None:
