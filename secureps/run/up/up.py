@@ -28,8 +28,7 @@ continue (`_advising_resume`, `naming_full_disk`).
 
 Clients log why they send nothing, and when a clip or range cuts off most of an update. No noise
 protects the latter, so a client prints it only on its own terminal. Under `up` all clients belong
-to the user of this terminal, so `Watch` repeats the first such line with the client's name, and the
-strongest cut below the final tables.
+to the user of this terminal, so `Watch` repeats the first such line with the client's name.
 
 Look first at `programs` for a new process or option, and at `run.report` for what is shown.
 """
@@ -43,7 +42,6 @@ import math
 import re
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager, suppress
 from dataclasses import replace
@@ -118,7 +116,7 @@ from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import last_row
 from secureps.store.journal_rows import NO_SPACE
 from secureps.tracebacks import TEXT_LIMIT
-from secureps.wording import counted, group_by_reason, join_alike, numberless, one_line, size
+from secureps.wording import join_alike, numberless, one_line, size
 
 # --- what earlier plays of a run measured --------------------------------------------
 
@@ -154,88 +152,48 @@ LOG_PIECE = 1 << 16
 LONGEST_LINE = 4 * TEXT_LIMIT
 """Characters of a line that are searched: a script may write lines of any length."""
 
-_NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
+_SILENCE = re.compile(r"sends no (update|evaluation)\b.*")
 
-_NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
-
-_CUTS = {
-    "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
-    "range": re.compile(
-        r"[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it.*"
-        rf"; the largest is (?P<largest>{_NUMBER}): .*"
-    ),
-}
+_CUT = re.compile(
+    r"update norm \S+, clip \S+: cut to (?P<left>\d+(\.\d+)?(e[+-]?\d+)?) %"
+    r"|[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it"
+)
 
 
 class ClientWarnings:
-    """Finds and counts strong cuts in the logs of clients (NAME.log), and lines of silence."""
+    """Finds in the logs of clients (NAME.log) why little or nothing of an update was sent."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        # The number of cuts of each kind, the clients that were cut, and the strongest cut's line.
-        self._times = Counter[str]()
-        self._cut = {kind: set[str]() for kind in _CUTS}
-        self._furthest = dict.fromkeys(_CUTS, (-math.inf, ""))
-        self._silent: dict[str, dict[str, str]] = {}
         self._told = set[tuple[str, str]]()
 
     def news(self) -> Iterator[str]:
-        """Yields the first line of each kind.
+        """Yields why each client sends nothing, and the first strong cut by a clip and by a range.
 
-        Clients that send nothing for the same reason share a line, which waits until no further
-        client has said the same since the last call.
+        Clients that have said the same since the last call share a line.
         """
-        before = {kind: len(said) for kind, said in self._silent.items()}
+        alike = dict[str, dict[str, str]]()
         for client, log in self._logs.items():
             with suppress(OSError):  # no log yet
                 for _, line in log.read_new(True, LOG_PIECE):
-                    self._hear_silence(client, line)
-                    yield from self._new_cut(client, line)
-        quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
-        yield from (group_by_reason(self._silent.pop(kind)) for kind in quiet)
+                    kind, text = _read_warning(line[:LONGEST_LINE])
+                    once = kind, "" if kind in ("clip", "range") else client
+                    if kind and once not in self._told:
+                        self._told.add(once)
+                        alike.setdefault(kind, {})[client] = f"{client} {text}"
+        for said in alike.values():
+            yield from join_alike(said)
 
-    def flush(self) -> Iterator[str]:
-        """Yields the lines that still wait for other clients, at the end of a run."""
-        yield from map(group_by_reason, self._silent.values())
-        self._silent.clear()
 
-    def notes(self) -> tuple[str, ...]:
-        """Sums up the cuts so far in one line: their numbers, and the strongest ones."""
-        done = {"clip": "to half or less", "range": "in single values"}
-        often = [
-            f"{kind} cut {counted(self._times[kind], 'update')} of "
-            f"{counted(len(self._cut[kind]), 'client')} {done[kind]}"
-            for kind in _CUTS
-            if self._times[kind]
-        ]
-        said = dict.fromkeys(self._furthest[kind][1] for kind in _CUTS if self._times[kind])
-        return (f"{', '.join(often)}; the furthest: {'; '.join(said)}",) if often else ()
-
-    def _hear_silence(self, client: str, line: str) -> None:
-        if (found := _NOTHING_SENT.search(line[:LONGEST_LINE])) is None:
-            return
-        kind = numberless(found.group())
-        if (kind, client) not in self._told:
-            self._told.add((kind, client))
-            said = self._silent.setdefault(kind, {})
-            said[client] = next(iter(said.values()), found.group())
-
-    def _new_cut(self, client: str, line: str) -> Iterator[str]:
-        own = line[line.find(f"{client}: ") + len(client) + 2 :]
-        said, first = f"{client} says: {own[: 2 * TEXT_LIMIT]}", False
-        for kind, pattern in _CUTS.items():
-            if (found := pattern.search(line[:LONGEST_LINE])) is None:
-                continue
-            number = {name: float(text) for name, text in found.groupdict().items()}
-            if number.get("left", 0) > MOST_LEFT:
-                continue
-            far = number["largest"] if kind == "range" else -number["left"]
-            self._times[kind] += 1
-            self._cut[kind].add(client)
-            self._furthest[kind] = max(self._furthest[kind], (far, said))
-            first = first or self._times[kind] == 1
-        if first:
-            yield f"{said} (its log has every such line, this is said once)"
+def _read_warning(line: str) -> tuple[str, str]:
+    """Returns the kind of a warning, and its text; both are empty for any other line."""
+    if found := _SILENCE.search(line):
+        return numberless(found.group()), found.group()
+    for found in _CUT.finditer(line):
+        if float(found["left"] or 0) <= MOST_LEFT:
+            text = line[found.start() :][: 2 * TEXT_LIMIT]
+            return "clip" if found["left"] else "range", f"says: {text} (in its log each time)"
+    return "", ""
 
 
 # --- watch ---------------------------------------------------------------------------
@@ -331,15 +289,8 @@ class Watch:
             time.sleep(_LEFT_EVERY)
             self._poll_processes()
         self._poll_status()
-        for line in self._echo.flush():
-            self._progress.say(line, "yellow")
         assert self._status is not None
         return self._sum_up(finished, self._status)
-
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        """The strong cuts of updates so far, which only this terminal may show."""
-        return self._echo.notes()
 
     @property
     def steps(self) -> tuple[CohortSteps, ...]:
@@ -666,12 +617,10 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before)
         began = time.monotonic() - before.seconds
-        summary, cuts = _federate(programs, metrics, began, console)
+        summary = _federate(programs, metrics, began, console)
         sinks.close(summary.record())
     for part in summary_tables(summary):
         console.print(part)
-    for cut in cuts:
-        console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
     _draw(programs, metrics, summary.baselines, warn)
     if not summary.failure:
         replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
@@ -690,10 +639,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         raise from_wire(summary.failure, summary.finished, None)
 
 
-def _federate(
-    programs: Programs, metrics: Metrics, began: float, console: Console
-) -> tuple[Summary, tuple[str, ...]]:
-    """Runs the federation, and trains the baselines; returns its summary, and strong cuts."""
+def _federate(programs: Programs, metrics: Metrics, began: float, console: Console) -> Summary:
+    """Runs the federation, and trains the baselines; returns its summary."""
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     own = (programs.assignment, folder.logs, programs.order.processes, programs.launchers[1])
     with Progress(console, plan.section.name, unsafe) as progress, script_process(*own) as script:
@@ -722,7 +669,7 @@ def _federate(
             notes.append(f"costs leave out {lost} updates, whose figures did not arrive")
         baselines = replace(baselines, notes=(*notes, *baselines.notes))
         seconds = time.monotonic() - began
-        return replace(summary, baselines=baselines, wall_seconds=seconds), watch.cuts
+        return replace(summary, baselines=baselines, wall_seconds=seconds)
 
 
 def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress) -> None:

@@ -98,9 +98,7 @@ ENDS = [
 
 @pytest.mark.parametrize("function", ["its import", "make(settings)", "parameters"])
 @pytest.mark.parametrize(("how", "told"), ENDS[:2])
-def test_what_ends_the_process_is_told(
-    tmp_path: Path, function: str, how: str, told: str
-) -> None:
+def test_what_ends_the_process_is_told(tmp_path: Path, function: str, how: str, told: str) -> None:
     said = rf"^holder\.py: the process it ran in died with {told}.*; see .*script\.log$"
     code = breaking(function, how)
     with hosted(tmp_path, code) as script, pytest.raises(ScriptFailed, match=said):

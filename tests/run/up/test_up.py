@@ -283,8 +283,7 @@ def test_spent_budgets_end_the_run_before_its_time(
     ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
     cuts = [line for line in told.splitlines() if "clip 0.01: cut to" in line]
-    often = "note: clip cut 3 updates of 3 clients to half or less; the furthest: "
-    assert [re.sub(r"client-0\d says: update norm .*", "", line) for line in cuts] == ["", often]
+    assert [re.sub(r"client-0\d says: update norm .*", "", line) for line in cuts] == [""]
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["finished"].startswith(ending)
     assert summary["versions"] == {"all": 1}
@@ -328,7 +327,7 @@ def make(settings):
 def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All clients are named, whose scripts it is; an evaluation that fails at all is one line."""
+    """All clients are named, whose scripts it is; each says once that its evaluation fails."""
     script, out = tmp_path / "empty.py", tmp_path / "run"
     script.write_text(EMPTY)
     text = UNACCOUNTED + "[evaluation]\nevery = 1\n[evaluation.metrics]\naccuracy = 1.0\n"
@@ -336,7 +335,7 @@ def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_me
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
     told = typed("up", plan, "--out", out, *SEEDED, status=1)
-    nobody = "sends no update from version 0 of all: its script trained on 0 examples ("
+    nobody = "sends no update from version 0 of all: its script trained on 0 examples"
     assert nobody in told.out, "it is said while the run goes on"
     few = "error: too few clients are left for version 1 of all: its script trained on 0 examples ("
     assert few in told.err
@@ -353,9 +352,8 @@ def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_me
     summary = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
     fails = "sends no evaluation: evaluate raised ValueError: nothing held out (empty.py:10 in eval"
-    said = [line for line in told.out.splitlines() if line.startswith(fails)]
-    assert len(said) == 1, told.out
-    assert said[0].endswith("(client-00, client-01, client-02)")
+    said = " ".join(line for line in told.out.splitlines() if fails in line)
+    assert sorted(re.findall(r"client-\d+", said)) == ["client-00", "client-01", "client-02"]
     assert "skipped: version 1, 2, 3: given up: 1 member of the round is left" in told.out
     assert not (out / "logs" / "script.log").exists(), "the script wrote nothing"
 

@@ -50,9 +50,7 @@ def test_nobody_is_started_once_the_run_is_over(
     totals = Totals()
     totals.add([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0),))])
     watch._metrics = SimpleNamespace(totals=totals, take=len, settle=tuple)
-    watch._echo = SimpleNamespace(
-        news=tuple, flush=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
-    )
+    watch._echo = SimpleNamespace(news=tuple)
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(
         show=lambda *view: said.append("looks"), say=lambda line, style: said.append(line)
@@ -69,11 +67,10 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda *given: None)
     watch._began = time.monotonic()
     monkeypatch.setattr("secureps.run.up.up.ASK_EVERY", 0.0)
-    summary, last = watch.until_over(), ["a sends no update"]
+    summary = watch.until_over()
     assert summary.finished == "all 2 versions are made"
     assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
-    assert watch.cuts == ("range cut 2 updates",), "after the last look"
-    assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks", *last]
+    assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks"]
 
 
 def test_before_the_founding_model_there_is_no_version(tmp_path: Path) -> None:
