@@ -57,12 +57,12 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A process died and will be restarted; `tail` is the end of its log."""
+    """A process died and will be restarted; `last` is why, by its log."""
 
     name: str
     how: str
     restarts: int
-    tail: tuple[str, ...]
+    last: str
 
 
 @dataclass(slots=True)
@@ -196,8 +196,8 @@ class Supervisor:
         return program.may_finish or bool(said and any(said in e for e in self.tail(program.name)))
 
     def _handle_death(self, running: _Running, code: int) -> Died:
-        name, tail = running.program.name, self.tail(running.program.name)
-        how, said = _describe_exit(code), _strip_error((tail or ("",))[-1])
+        name, how = running.program.name, _describe_exit(code)
+        said = _strip_error((self.tail(name, 1) or ("",))[0])
         last, kind = split_fault(said)
         if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
             place = locate_crash(dump)
@@ -226,7 +226,7 @@ class Supervisor:
             raise kind(f"{name} died {often}with {how}{why}; see {self._log(name)}")
         running.restarts += 1
         running.process, running.due = None, time.monotonic() + RESTART_DELAY
-        return Died(name, how, running.restarts, tail)
+        return Died(name, how, running.restarts, last)
 
     def _launch(self, running: _Running) -> None:
         program = running.program

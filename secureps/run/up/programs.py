@@ -41,7 +41,7 @@ from secureps.run.up.folder import (
 from secureps.service.process import choose_address
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_public
-from secureps.wording import named, numberless
+from secureps.wording import join_alike
 
 START_SECONDS = 60.0
 """Seconds within which the coordinator has to listen."""
@@ -187,9 +187,9 @@ class Programs:
         return f"{one},{other}"
 
     def _await(self, supervisor: Supervisor, progress: Progress) -> str:
-        until, deaths = time.monotonic() + START_SECONDS, Deaths(progress)
+        until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
-            deaths.tell(supervisor.poll())
+            tell_deaths(progress, supervisor.poll())
             address = self.folder.address(COORDINATOR)
             if address is not None:
                 return address
@@ -224,32 +224,16 @@ class Programs:
         return Program(*own, may_finish=True, launcher=self.launchers[1], may_fail=True)
 
 
-class Deaths:
-    """Reports processes that died; the last lines of a log once for all that died alike."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._told: dict[tuple[str, ...], str] = {}
-
-    def tell(self, news: Iterable[Finished | Died]) -> None:
-        alike: dict[str, list[Died]] = {}
-        for each in news:
-            if not isinstance(each, Died):
-                continue
-            # times and ports differ between processes that died alike
-            said = tuple(map(numberless, (each.how, *each.tail)))
-            if each.tail and said in self._told:
-                alike.setdefault(self._told[said], []).append(each)
-                continue
-            self._told[said] = each.name
-            for line in each.tail:
-                self._progress.say(f"  {each.name}: {line}", "dim")
-            text = f"it is started again, restart {each.restarts}"
-            self._progress.say(f"{each.name} died ({each.how}); {text}", "yellow")
-        for first, others in alike.items():
-            names = named([each.name for each in others])
-            text = f"{names} died as {first} did ({others[0].how}); started again"
-            self._progress.say(text, "yellow")
+def tell_deaths(progress: Progress, news: Iterable[Finished | Died]) -> None:
+    """Reports processes that died; those that died alike since the last report share a line."""
+    died = {
+        each.name: f"{each.name} died ({each.how}){each.last and f': {each.last}'}; it is started "
+        f"again, restart {each.restarts}"
+        for each in news
+        if isinstance(each, Died)
+    }
+    for line in join_alike(died):
+        progress.say(line, "yellow")
 
 
 _SERVERS = (

@@ -106,7 +106,7 @@ from secureps.run.up.folder import (
     make_folder,
     named_folder,
 )
-from secureps.run.up.programs import NOTHING_ELSE, Deaths, Order, Programs, open_launchers
+from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, open_launchers, tell_deaths
 from secureps.run.up.runs import LogReader
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
@@ -241,7 +241,6 @@ class Watch:
         self._supervisor = supervisor
         self._started = set(supervisor.running())
         self._progress = progress
-        self._deaths = Deaths(progress)
         self._observer = StatusClient(self._folder.kit, None, address)
         self._metrics = metrics
         self._status: Status | None = None
@@ -325,7 +324,7 @@ class Watch:
 
     def _poll_processes(self) -> None:
         news = self._supervisor.poll()
-        self._deaths.tell(news)
+        tell_deaths(self._progress, news)
         for line in self._echo.news():
             self._progress.say(line, "yellow")
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}

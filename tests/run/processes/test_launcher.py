@@ -210,7 +210,7 @@ def test_a_supervisor_restarts_forks_and_leaves_none(
             news: list[Died | Finished] = []
             while not news:
                 news += supervisor.poll()
-            assert news == [Died("ends", "signal SIGKILL", 1, ("up",))]
+            assert news == [Died("ends", "signal SIGKILL", 1, "up")]
             until(lambda: supervisor.poll() == () and supervisor.tail("ends") == ("up",))
             (second,) = (each.process for each in supervisor._running.values())
             assert second is not None

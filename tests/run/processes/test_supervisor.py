@@ -75,7 +75,7 @@ def test_who_is_killed_is_started_again(tmp_path: Path) -> None:
             until(lambda: supervisor.tail("server") == ("up",))
             killed = alive(supervisor)["server"]
             os.kill(killed, signal.SIGKILL)
-            assert news(supervisor, Died) == [Died("server", "signal SIGKILL", restart, ("up",))]
+            assert news(supervisor, Died) == [Died("server", "signal SIGKILL", restart, "up")]
             until(lambda: supervisor.poll() == () and "server" in alive(supervisor))
             assert alive(supervisor)["server"] != killed
         until(lambda: supervisor.tail("server") == ("up",))
@@ -116,7 +116,7 @@ def test_who_fails_twice_in_the_same_way_is_not_started_again(
 ) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start(program("client", code, may_finish=True))
-        assert news(supervisor, Died) == [Died("client", how, 1, ("no data",))]
+        assert news(supervisor, Died) == [Died("client", how, 1, "no data")]
         with pytest.raises(
             OperatorError, match=f"^client died twice in the same way, with {how}, .*: no data; "
         ):
@@ -248,7 +248,7 @@ def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:
         supervisor.start(program("client", "print('done')", may_finish=True))
         assert news(supervisor, Finished) == [Finished("client", "done")]
         supervisor.start(program("server", "print('bye')"))
-        assert news(supervisor, Died) == [Died("server", "exit status 0", 1, ("bye",))]
+        assert news(supervisor, Died) == [Died("server", "exit status 0", 1, "bye")]
         supervisor.expect_end()
         assert news(supervisor, Finished) == [Finished("server", "bye")]
         assert supervisor.running() == ()

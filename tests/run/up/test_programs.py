@@ -40,13 +40,13 @@ from secureps.run.up.folder import (
 from secureps.run.up.programs import (
     EVERY_LOOK,
     WITHIN,
-    Deaths,
     Order,
     Programs,
     bring_shard,
     demand_shard,
     imports_of_all,
     imports_of_script,
+    tell_deaths,
 )
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.keyring import load_public
@@ -221,34 +221,23 @@ def test_a_long_path_of_temporary_files_does_not_matter(tmp_path: Path) -> None:
     assert "values" in done.stdout
 
 
-def test_the_log_of_all_who_die_alike_is_told_once() -> None:
+def test_all_who_die_alike_are_told_in_one_line() -> None:
     told = io.StringIO()
-    deaths = Deaths(Progress(Console(file=told, width=200), "test", False))
+    progress = Progress(Console(file=told, width=200), "test", False)
     how = "exit status 1"
 
-    def died(number: int, line: str, how: str = how) -> Died:
-        tail = (f"12:00:0{number} starts", f"error: {line} at client-0{number}") if line else ()
-        return Died(f"client-0{number}", how, 1, tail)
+    def died(number: int, last: str, how: str = how) -> Died:
+        return Died(f"client-0{number}", how, 1, last)
 
-    deaths.tell([died(0, "no data"), died(1, "no data"), Finished("client-09", "over")])
-    deaths.tell([died(number, "no data") for number in range(2, 8)])
-    deaths.tell([died(8, "no rows"), died(1, "no data", "signal SIGABRT")])
-    deaths.tell([died(0, "", "signal SIGKILL"), died(1, "", "signal SIGKILL")])
+    others = [died(number, f"no data at client-0{number}") for number in range(2, 8)]
+    tell_deaths(progress, [died(0, "no rows"), *others, Finished("client-09", "over")])
+    tell_deaths(progress, [died(0, "", "signal SIGKILL")])
     again = "it is started again, restart 1"
     assert [line.strip() for line in told.getvalue().splitlines()] == [
-        "client-00: 12:00:00 starts",
-        "client-00: error: no data at client-00",
-        f"client-00 died ({how}); {again}",
-        f"client-01 died as client-00 did ({how}); started again",
-        f"client-02, client-03, client-04 and 3 more died as client-00 did ({how}); started again",
-        "client-08: 12:00:08 starts",
-        "client-08: error: no rows at client-08",
-        f"client-08 died ({how}); {again}",
-        "client-01: 12:00:01 starts",
-        "client-01: error: no data at client-01",
-        f"client-01 died (signal SIGABRT); {again}",
+        f"client-00 died ({how}): no rows; {again}",
+        f"client-02 died ({how}): no data at client-02; {again}; so did client-03, client-04, "
+        "client-05 and 2 more",
         f"client-00 died (signal SIGKILL); {again}",
-        f"client-01 died (signal SIGKILL); {again}",
     ]
 
 

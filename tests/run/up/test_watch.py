@@ -51,7 +51,6 @@ def test_nobody_is_started_once_the_run_is_over(
     totals.add([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0),))])
     watch._metrics = SimpleNamespace(totals=totals, take=len, settle=tuple)
     watch._echo = SimpleNamespace(news=tuple)
-    watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(
         show=lambda *view: said.append("looks"), say=lambda line, style: said.append(line)
     )
