@@ -43,7 +43,7 @@ from secureps.run.report.plots import draw_study, why_undrawable
 from secureps.run.report.status_tables import WordTable
 from secureps.run.script.channel import as_failure, refuse_failure
 from secureps.run.simulate.scenario_file import Scenario, load_scenario, refuse_few
-from secureps.run.up.folder import TABLE, new_folder
+from secureps.run.up.folder import new_folder
 from secureps.run.up.programs import imports_of_script
 from secureps.run.warm import warm_once
 from secureps.wording import counted, suggest
@@ -403,7 +403,7 @@ def study(scenario: Path, out: Path | None = None, workers: int = 2) -> tuple[Ro
     )
     _play_all(scenario, read, courses, workers, warm_once(console.print), take)
     rows = results.rows()
-    (folder / TABLE).write_text(markdown(own, rows))
+    (folder / "table.md").write_text(markdown(own, rows))
     draw_study(results.curves(), read.section.name, own.measure, own.target, folder)
     console.print(WordTable(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)

@@ -31,7 +31,6 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.store import atomic_file
 from secureps.store.atomic_file import replace_text
-from secureps.wording import named
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
@@ -40,32 +39,26 @@ if TYPE_CHECKING:
 
 # --- run lock ----------------------------------------------------------------------
 
-ORIGIN, TABLE, METRICS = "origin.json", "table.md", "metrics.jsonl"
-
-HOLDS = {
-    ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",
-    TABLE: "a report of `secureps study` already",
-    METRICS: "a report of `secureps simulate` already",
-}
-"""Files that mark a folder as taken, and what such a folder holds."""
+ORIGIN, METRICS = "origin.json", "metrics.jsonl"
 
 PATIENCE = 1.0
 """Seconds to wait for the lock, which other commands hold for an instant to check it."""
 
 
 def new_folder(root: Path) -> None:
-    """Makes a folder for a run, a report or a study; ConfigError says what it holds."""
+    """Makes a folder for a run, a report or a study; ConfigError if it is not empty."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        there = {path.name for path in root.iterdir()}
+        empty = not any(root.iterdir())
     except FileExistsError:
         raise ConfigError(f"{root} is a file: name a folder by --out") from None
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the folder: {error}") from None
-    if there:
-        held = [what.format(root) for mark, what in HOLDS.items() if mark in there]
-        text = f"holds {held[0]}" if held else "is not empty"
-        raise ConfigError(f"{root} {text}: name a folder of its own by --out, or remove this one")
+    if not empty:
+        raise ConfigError(
+            f"{root} is not empty: name a folder of its own by --out, or remove this one; a run of "
+            "`secureps up` goes on by `secureps resume`"
+        )
 
 
 @contextmanager
@@ -295,24 +288,12 @@ class Origin:
             record = json.loads(path.read_text())
             return cls(**record | {key: Path(record[key]) for key in ("plan", "directory")})
         except FileNotFoundError:
-            other = f"no origin.json; {_list_runs(folder.root)}"
-            if folder.checkpoints.is_dir():
-                other = (
-                    "it has checkpoints and no origin.json, as one inside Flower's engine has, or "
-                    "one of servers: how it goes `flwr log` says, or `secureps status --server "
-                    f"HOST:PORT --kit KIT`; `secureps export {folder.root}` writes its model"
-                )
-            raise ConfigError(f"{folder.root}: no run of `secureps up`: {other}") from None
+            raise ConfigError(
+                f"{folder.root}: no run of `secureps up`: there is no {ORIGIN}; `secureps runs` "
+                "lists those in runs, and `secureps export` reads the checkpoints of any run"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
-
-
-def _list_runs(meant: Path) -> str:
-    """Names the runs beside a folder that is no run, and those in runs/, the newest first."""
-    found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
-    newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
-    runs = [os.path.relpath(path.parent) for path in newest]
-    return f"there are {named(runs)}" if runs else "there is none beside it, and none in runs"
 
 
 @dataclass(frozen=True)
