@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from secureps.client.runner import Joining
@@ -33,7 +32,7 @@ from secureps.messages.orders import COME_BACK
 from secureps.roles.holder.holder import FAILED, OVER
 from secureps.run.processes.launcher import GRACE, SECUREPS, Program
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.processes.supervisor import Finished, Supervisor
+from secureps.run.processes.supervisor import RESTARTS, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
 from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
@@ -110,11 +109,9 @@ def join_and_hold(
         shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")
         try:
             with terminable(Terminated), both:
-                again = {}
                 for program in programs:
-                    program, again[program.name] = _give_passphrase(program, passphrase, stack)
-                    both.start(program)
-                ended = _watch(both, shown, again, then)
+                    both.start(_give_passphrase(program, passphrase, stack))
+                ended = _watch(both, shown, then)
         except KeyboardInterrupt:
             ended = "stopped"
         finally:
@@ -124,19 +121,11 @@ def join_and_hold(
     return ended
 
 
-def _watch(
-    both: Supervisor,
-    shown: _Terminal,
-    again: Mapping[str, Callable[[], object]],
-    then: Mapping[str, str],
-) -> str:
+def _watch(both: Supervisor, shown: _Terminal, then: Mapping[str, str]) -> str:
     """Waits until the client has ended, and the run or the key holder too.
 
-    Args:
-        again: by name, the function to call before a process is restarted.
-        then: by name, the text that says what follows if the client or the key holder fails.
-
-    Returns the reason why the client ended; "" if it failed. Raises TooFew if the run failed.
+    `then` says, by name, what follows if the client or the key holder fails. Returns the reason why
+    the client ended; "" if it failed. Raises TooFew if the run failed.
     """
     ended = ""
     client, holder = then
@@ -151,7 +140,6 @@ def _watch(
             else:
                 text = f"died ({news.how}); it is started again, restart {news.restarts}"
                 tell(news.name, "Died", text, logging.WARNING)
-                again[news.name]()
         for name in both.failed.keys() - failed:
             text = str(both.failed[name]).removeprefix(f"{name} ")
             tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
@@ -192,22 +180,19 @@ class _Terminal:
             self.over, self.failure = True, line.partition(f"{FAILED}: ")[2]
 
 
-def _give_passphrase(
-    program: Program, passphrase: bytes | None, stack: ExitStack
-) -> tuple[Program, Callable[[], object]]:
-    """Gives a program a pipe for its passphrase; returns it and a function that refills it."""
+def _give_passphrase(program: Program, passphrase: bytes | None, stack: ExitStack) -> Program:
+    """Gives a program a pipe that has its passphrase once for each start."""
     if passphrase is None:
-        return program, lambda: None
+        return program
     ends = os.pipe()
     for end in ends:
         stack.callback(os.close, end)
-    fill = partial(os.write, ends[1], passphrase + b"\n")
-    fill()
+    os.write(ends[1], (passphrase + b"\n") * (RESTARTS + 1))
     # Right after the command's name no earlier word can take the option as its value.
     at = len(SECUREPS) + 1
     own = ("--passphrase-fd", str(ends[0]))
     arguments = (*program.arguments[:at], *own, *program.arguments[at:])
-    return replace(program, arguments=arguments, inherits=ends[0]), fill
+    return replace(program, arguments=arguments, inherits=ends[0])
 
 
 def _explain_end(ended: Finished) -> str:
