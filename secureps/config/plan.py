@@ -73,15 +73,14 @@ class WorkSection(Table):
 class ScalingSection(Table):
     """Section that lets the servers follow the load during a run (`policy.scaling`).
 
-    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds. With
-    `balance` row-blocks move away from overloaded shards. The number of shards stays between
-    `least_shards` and `most_shards` (default: the plan's `shards`). Deadlines are the plan's times
-    a factor from `least_deadline` to `most_deadline`, buffers times a factor from `least_buffer` to
-    1; a buffer is never below the minimum cohort.
+    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds. Under each,
+    row-blocks move away from overloaded shards. The number of shards stays between `least_shards`
+    and `most_shards` (default: the plan's `shards`). Deadlines are the plan's times a factor from
+    `least_deadline` to `most_deadline`, buffers times a factor from `least_buffer` to 1; a buffer
+    is never below the minimum cohort.
     """
 
     policy: Literal["fixed", "rule", "fitted"] = "fixed"
-    balance: bool = True
     every: float = Field(default=60.0, gt=0, le=31_536_000)
     least_shards: int = Field(default=1, ge=1, le=1024)
     most_shards: int | None = Field(default=None, ge=1, le=1024)

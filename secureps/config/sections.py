@@ -119,6 +119,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "GroupSection": {"tier": None},
     "PlanSection": {"shards_wait": 600.0},
     "RoundSection": {"deviations": 3.0},
+    "ScalingSection": {"balance": True},
     "ScheduleSection": {"floor": 0.0, "total_steps": 100},
     "SupportSection": {"every": None},
     "WorkSection": {"least": 0.125},

@@ -162,7 +162,6 @@ def test_a_run_goes_on_with_a_shard_on_another_port(tmp_path: Path) -> None:
 SCALING = """
 [scaling]
 policy = "rule"
-balance = false
 every = 1.0
 most_shards = 3
 """

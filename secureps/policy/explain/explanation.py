@@ -854,8 +854,7 @@ def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
             parts.append(f"deadlines of {own.least_deadline:g} to {own.most_deadline:g} times")
         if own.least_buffer < 1:
             parts.append(f"buffers of {own.least_buffer:g} to 1 times")
-    parts += ["row-blocks move"] if own.balance else []
-    text = ", ".join(parts) or "nothing"
+    text = ", ".join([*parts, "row-blocks move"])
     words = [f"scaling by {own.policy}, at most once in {own.every:g} s: {text}"]
     if own.policy != "fixed" and blocks is not None and blocks < most:
         words.append(

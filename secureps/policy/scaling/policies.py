@@ -11,7 +11,7 @@ others came before it, and FOLLOW more are late than these arrivals say. The dea
 largest reward is taken if it promises enough. Shards follow thresholds, and so does everything
 under a rule without rounds, which tells no arrivals.
 
-**The balance** of `balance`: a shard's time is the bytes that arrive for its blocks in a round of
+**The balance**: a shard's time is the bytes that arrive for its blocks in a round of
 each, divided by its weight. Placement spreads blocks by number, so where clients touch some
 blocks more than others one shard is late and every version waits for it. The largest blocks move
 first, each to where it reduces the longest time most, until that time is near an even spread's

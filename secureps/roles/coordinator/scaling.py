@@ -212,8 +212,7 @@ def advance(tx: Transaction, load: Load) -> None:
     if not tx.watchers.issuperset(federation.placement.shards):
         return  # a shard is away, so the measured times do not show the load
     seen = load.observe(tx, _spares(tx))
-    action = _balance(tx, load, seen) if section.balance else None
-    action = action or _by_policy(tx, load, seen, POLICIES[section.policy])
+    action = _balance(tx, load, seen) or _by_policy(tx, load, seen, POLICIES[section.policy])
     if section.policy != "fixed" or action != stay(seen, action.reason):
         _carry_out(tx, load, seen, action)
     load.begin(tx.now)

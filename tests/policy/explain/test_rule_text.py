@@ -170,16 +170,15 @@ def test_row_blocks_that_too_few_touch_are_counted() -> None:
     [
         (None, 1, []),
         ({}, 8, ["scaling by fixed, at most once in 60 s: row-blocks move"]),
-        ({"balance": False}, 8, ["scaling by fixed, at most once in 60 s: nothing"]),
         (
             {"policy": "fitted", "every": 5.0, "most_shards": 4, "least_deadline": 0.5},
             8,
             ["in 5 s: 1 to 4 shards, deadlines of 0.5 to 1 times, row-blocks move"],
         ),
         (
-            {"policy": "rule", "balance": False, "least_buffer": 0.25},
+            {"policy": "rule", "least_buffer": 0.25},
             8,
-            ["scaling by rule, at most once in 60 s: 1 to 2 shards, buffers of 0.25 to 1 times"],
+            ["once in 60 s: 1 to 2 shards, buffers of 0.25 to 1 times, row-blocks move"],
         ),
         ({"policy": "rule", "most_shards": 4}, 3, ["scaling by rule", "3 blocks"]),
         ({"policy": "rule", "most_shards": 4}, 1, ["scaling by rule", "no more than 1 shard can"]),
