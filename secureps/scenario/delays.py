@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,19 +94,17 @@ class Links:
     """All links of a simulation."""
 
     def __init__(self, delays: Delays, seed: int, shards: ShardsSection | None = None) -> None:
-        self.delays, self.seed, self.shards = delays, seed, shards or ShardsSection()
-        self._latency: dict[tuple[str, str], float] = {}
-        self._bandwidth: dict[str, float] = {}
+        self.shards = shards or ShardsSection()
+        self._latency = cache(lambda client, kind: delays.network_seconds(seed, client, 0, kind))
+        self._bandwidth = cache(lambda client: delays.bytes_per_second(seed, client))
         self._free: dict[Queue, float] = {}
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over a client's link."""
-        latency, size = self._draw_latency(client, message), message_bytes(message)
-        if not size:
+        latency = self._latency(client, "data" if isinstance(message, _DATA) else "control")
+        if not (size := message_bytes(message)):
             return latency
-        if client not in self._bandwidth:
-            self._bandwidth[client] = self.delays.bytes_per_second(self.seed, client)
-        return self._enqueue((client, up), now, size / self._bandwidth[client]) + latency
+        return self._enqueue((client, up), now, size / self._bandwidth(client)) + latency
 
     def between(self, sender: str, to: str, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over the slower of both links."""
@@ -138,11 +137,3 @@ class Links:
     def cut(self, client: str) -> None:
         self._free.pop((client, True), None)
         self._free.pop((client, False), None)
-
-    def _draw_latency(self, client: str, message: Any) -> float:
-        kind = "data" if isinstance(message, _DATA) else "control"
-        seconds = self._latency.get((client, kind))
-        if seconds is None:  # drawn once for all messages of one kind
-            seconds = self.delays.network_seconds(self.seed, client, 0, kind)
-            self._latency[client, kind] = seconds
-        return seconds
