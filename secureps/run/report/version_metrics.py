@@ -26,6 +26,7 @@ from secureps.extras import command
 from secureps.messages.evaluation import VersionEvaluated, is_model_group
 from secureps.messages.requests import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED, Telemetry
 from secureps.messages.run import COORDINATOR
+from secureps.store.atomic_file import replace_text
 from secureps.wording import finite
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
@@ -382,15 +383,8 @@ class JsonLines:
         self._lines: dict[At, str] = {}
 
     def add(self, line: Line) -> None:
-        append = line.at not in self._lines and (bool(self._lines) or not self._path.exists())
         self._lines[line.at] = json.dumps(line.record()) + "\n"
-        if append:
-            with self._path.open("a") as file:
-                file.write(self._lines[line.at])
-            return
-        beside = self._path.with_suffix(".new")  # no reader sees half a file
-        beside.write_text("".join(self._lines.values()))
-        beside.replace(self._path)
+        replace_text(self._path, "".join(self._lines.values()))
 
     def close(self, summary: Record | None) -> None:
         """Does nothing: every line is written already."""

@@ -191,6 +191,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.report.mkdir()
-    (folder.report / "sofar.json").write_text('{"seconds": 1}')
+    (folder.report / "sofar.json").write_text('{"seconds": 1')
     with pytest.raises(ConfigError, match=r"sofar\.json: cannot be read"):
         read_so_far(folder)
