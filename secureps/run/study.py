@@ -382,7 +382,6 @@ def study(scenario: Path, out: Path | None = None, workers: int = 2) -> tuple[Ro
     own = section_of(read)
     with naming(scenario, ConfigError):
         _refuse_unsound(read, own)
-    _tell_founding(read, own, console)
     folder = out if out is not None else Path("runs") / f"{read.section.name}-study"
     new_folder(folder)
     results = StudyResults(own)
@@ -429,16 +428,6 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
             with naming(f"study.variant {trial.name}"):
                 plan = make_plan(scenario, trial)
             refuse_few(f"study.variant {variant.name}", plan, scenario.section.clients, "clients")
-
-
-def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
-    """Runs the ServerApp for each plan, and prints its notes once (ConfigError, PlanRefused)."""
-    told = dict[str, None]()
-    for plan in scenario.plans.values():
-        founding = scenario.founding(plan, own.tuning)
-        told |= dict.fromkeys(() if founding is None else founding.notes)
-    for note in told:
-        console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
 def _count_trials(own: StudySection, variant: VariantSection) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rich.console import Console
 
 from secureps.errors import ConfigError, OperatorError, PlanRefused, RuleFailed
 from secureps.run.simulate.scenario_file import load_scenario
@@ -24,7 +23,6 @@ from secureps.run.study import (
     Trial,
     _candidates,
     _found_variant,
-    _tell_founding,
     find_crossing,
     make_plan,
     markdown,
@@ -329,9 +327,7 @@ def test_a_trial_whose_process_ends_is_told_of(tmp_path: Path) -> None:
         study(path, tmp_path / "out", 2)
 
 
-def test_a_server_app_founds_every_trial_as_it_founds_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> None:
     own = "FedAdam(eta=0.5, min_available_nodes=4)"
     server = SERVER.replace("FedAvg(fraction_evaluate=0.5, min_available_nodes=20)", own)
     server = server.replace("import FedAvg", "import FedAdam")
@@ -347,8 +343,6 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(
     optimizer = plan.section.group[0].optimizer
     assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.25)
     assert plan.initial_digest
-    _tell_founding(played, section_of(played), Console())
-    assert any("its optimizer (name = fedadam" in line for line in said(capsys))
 
 
 @pytest.mark.timeout(60)
