@@ -43,14 +43,6 @@ LASTING = ("join", "resume", "serve", "simulate", "up")
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands for which a profile supplies options."""
 
-GONE = {
-    "profile": "`secureps check PLAN --run-script --up MBIT --down MBIT` says how long an update "
-    "takes on a link",
-    "--sealing": "leave it out; updates are sealed on the processor",
-}
-"""Commands and options of 0.2.0 that were removed, and what to do instead."""
-
-
 Commands = Mapping[str, Mapping[str, tuple[str, str] | TyperGroup]]
 """By panel and name: a command's "MODULE:FUNCTION" and first line of help; or a group."""
 
@@ -362,10 +354,6 @@ def main() -> None:
         example = f"`secureps --profile {' '.join([*words[given + 1 : given + 2], command])}`"
         typer.echo(f"error: --profile comes before the command: {example}", err=True)
         sys.exit(2)
-    for word in (*words[:1], *(each for each in words if each.startswith("--"))):
-        if word in GONE:
-            typer.echo(f"error: {word} is gone: {GONE[word]}", err=True)
-            sys.exit(2)
     call()
 
 

@@ -49,17 +49,6 @@ def test_every_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("profile", "plan.toml"), "profile is gone: `secureps check PLAN --run-script --up"),
-        (("join", "client.py", "--sealing=gpu"), "--sealing is gone: leave it out"),
-    ],
-)
-def test_what_is_gone_names_what_to_do(words: tuple[str, ...], told: str) -> None:
-    assert typed(*words, status=2).err.startswith(f"error: {told}")
-
-
-@pytest.mark.parametrize(
     "words", [("export", "run"), ("keys", "init", "kit"), ("audit-log", "export", "state")]
 )
 def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
