@@ -131,7 +131,7 @@ def status_source(target: StatusTarget) -> Source:
             if status.run and run is None:
                 run = client.run()
         except SecurepsError as error:
-            over = target.why_silent(asked=True)
+            over = target.why_silent()
             seen = observation.miss(over or str(error), time.time(), bool(over))
         else:
             seen = observation.take(status, time.time())

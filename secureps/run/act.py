@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +18,6 @@ from secureps.errors import (
     PeerError,
     Refused,
     UnknownParty,
-    Unreachable,
 )
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.requests import Move, Status
@@ -54,21 +52,16 @@ def as_coordinator(
     insecure: bool,
     passphrase_fd: int | None,
 ) -> Iterator[tuple[StatusClient, Callable[[], str]]]:
-    """Connects to a coordinator with its own key; OperatorError if nobody plays the run.
+    """Connects to a coordinator with its own key; OperatorError if the run has none now.
 
     Yields:
         The client, and a function that says why no answer will come any more; empty if one may.
     """
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
-        raise OperatorError(f"nobody plays {run} now: {why}")
+        raise OperatorError(f"{run} has no coordinator now: {why}")
     with closing(whom.connect()) as own:
-        try:
-            yield own, partial(whom.why_silent, asked=True)
-        except Unreachable:
-            if why := whom.why_silent(asked=True):
-                raise OperatorError(f"{run} has no coordinator any more: {why}") from None
-            raise
+        yield own, whom.why_silent
 
 
 def act(

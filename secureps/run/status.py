@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
+from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.options import (
@@ -70,14 +70,10 @@ class StatusTarget:
 
         return Passphrases(self.passphrase_fd)
 
-    def why_silent(self, asked: bool = False) -> str:
-        """The reason why no answer will come any more; empty if one may come.
-
-        `asked`: the coordinator has just left a request unanswered.
-        """
-        if self.folder is None or (told := describe_standing(self.folder, asked)) == PLAYED:
-            return ""
-        return told
+    def why_silent(self) -> str:
+        """The reason why no answer will come any more; empty if one may come."""
+        told = PLAYED if self.folder is None else describe_standing(self.folder)
+        return "" if told == PLAYED else told
 
     def connect(self, name: str | None = None) -> StatusClient:
         """Connects as `name`, or its own; OperatorError if the coordinator does not listen yet."""
@@ -120,17 +116,9 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
     with closing(whom.connect()) as observer:
         if again:
             fitting = show_fitting if console.is_terminal else show
-            why_silent = partial(whom.why_silent, asked=True)
-            watch(observer.status, show_json if as_json else fitting, console, why_silent)
-            return
-        try:
-            status = observer.status()
-        except Unreachable:
-            if whom.folder is None or not (why := whom.why_silent(asked=True)):
-                raise
-            _tell_end(whom.folder, why, as_json, console)
+            watch(observer.status, show_json if as_json else fitting, console, whom.why_silent)
         else:
-            (show_json if as_json else show)(status, console)
+            (show_json if as_json else show)(observer.status(), console)
 
 
 def watch(

@@ -94,7 +94,7 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
 ) -> None:
     (tmp_path / ORIGIN).write_text(ORIGIN_TEXT)
     told = typed("act", "pause", tmp_path, status=1).err
-    assert f"error: nobody plays {tmp_path} now: stopped; sec" in told
+    assert f"error: {tmp_path} has no coordinator now: stopped; sec" in told
     assert said == [], "nobody plays it"
     with claim_folder(tmp_path):
         told = typed("act", "pause", tmp_path, status=1).err

@@ -178,12 +178,13 @@ def test_a_run_whose_report_is_made_says_so(
     up = RunFolder(ended_up(tmp_path / "ended", tmp_path / "up"))
     up.summary.unlink()
     (up.report / "metrics.jsonl").unlink()  # a run may end before its last version
+    up.over.write_text("all 3 versions are made")
     told = REPORTING.format("all 3 versions are made")
     with claim_folder(up.root):
         assert typed("status", up.root).out.startswith(f"{told}\n")
         for words in (("act", "pause"), ("shards", "drain", "shard-1")):
             said = typed(*words, up.root, status=1).err
-            assert said.startswith(f"error: {up.root} has no coordinator any more: {told}")
+            assert said.startswith(f"error: {up.root} has no coordinator now: {told}")
 
 
 def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> None:

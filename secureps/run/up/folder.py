@@ -207,16 +207,16 @@ LISTEN = "127.0.0.1:0"
 class RunFolder:
     """The absolute paths of a run's files.
 
-    `summary` exists once the run has ended; `failed` has the error that ended the last play, until
-    the next one. `model` is the last model, and `best` the best version by the federation's own
-    evaluation, if the plan says what is best.
+    `summary` exists once the run has ended; `over` says why it ended while its report is made, and
+    `failed` has the error that ended the last play, until the next one. `model` is the last model,
+    and `best` the best version by the federation's own evaluation, if the plan says what is best.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.kit, self.logs = root / "kit", root / "logs"
         self.checkpoints, self.report = root / "checkpoints", root / "report"
-        self.plan = root / "plan.toml"
+        self.plan, self.over = root / "plan.toml", self.report / "over.txt"
         self.summary, self.failed = self.report / "summary.json", self.report / "failed.txt"
         self.model, self.best = root / "model.safetensors", root / "best.safetensors"
 

@@ -73,7 +73,7 @@ def _describe_run(folder: RunFolder) -> tuple[float, list[Text]]:
     if score := summary.get("score"):
         facts.append(f"held-out {score['measure']} {score['value']:.4f}")
     lines = [Text(str(folder.root), "bold"), Text(f"  {', '.join(facts)}")]
-    lines.append(Text(f"  {_describe_state(folder, summary)}"))
+    lines.append(Text(f"  {describe_standing(folder)}"))
     return origin.began, lines + ([Text(f"  {folder.model}")] if folder.model.exists() else [])
 
 
@@ -85,14 +85,15 @@ def _read_plan(folder: RunFolder) -> Plan:
     return Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
 
 
-def describe_standing(folder: RunFolder, asked: bool = False) -> str:
-    """The state of a run in words: why it ended, that it is played, or why it was interrupted.
-
-    `asked`: the coordinator has just left a request unanswered.
-    """
-    told = _describe_state(folder, _read_summary(folder))
-    status = _read_status(folder) if told == PLAYED and asked else None
-    return REPORTING.format(status.finished) if status is not None and status.finished else told
+def describe_standing(folder: RunFolder) -> str:
+    """The state of a run in words: why it ended, that it is played, or why it was interrupted."""
+    if summary := _read_summary(folder):
+        return str(summary["finished"])
+    if is_claimed(folder.root):
+        return REPORTING.format(folder.over.read_text()) if folder.over.exists() else PLAYED
+    if folder.failed.exists():
+        return FAILED.format(folder.failed.read_text())
+    return STOPPED
 
 
 def _read_status(folder: RunFolder) -> Status | None:
@@ -103,16 +104,6 @@ def _read_status(folder: RunFolder) -> Status | None:
         return journal_status(folder.rulers, folder.kit)
     except SecurepsError:
         return None
-
-
-def _describe_state(folder: RunFolder, summary: dict[str, Any]) -> str:
-    if summary:
-        return str(summary["finished"])
-    if is_claimed(folder.root):
-        return PLAYED
-    if folder.failed.exists():
-        return FAILED.format(folder.failed.read_text())
-    return STOPPED
 
 
 def _read_summary(folder: RunFolder) -> dict[str, Any]:

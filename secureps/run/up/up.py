@@ -279,6 +279,8 @@ class Watch:
             self._programs.start_added(self._supervisor, self._started)
             time.sleep(pause)
             pause = self._poll_status()
+        with suppress(OSError):  # a full disk; then nobody says why the coordinator is silent
+            replace_text(self._folder.over, finished)
         self._supervisor.expect_end()
         until = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < until and self._running_clients():
@@ -573,7 +575,8 @@ def resume(
 @contextmanager
 def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
     """Notes why a play failed, for `secureps runs` and `secureps log`, and says how to go on."""
-    folder.failed.unlink(missing_ok=True)
+    for earlier in (folder.failed, folder.over):
+        earlier.unlink(missing_ok=True)
     try:
         with naming_full_disk(folder.root, "go on"):
             yield

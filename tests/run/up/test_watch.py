@@ -41,6 +41,7 @@ def test_nobody_is_started_once_the_run_is_over(
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
+    watch._folder.report.mkdir()
     watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"), unsafe=False)
     watch._started = set()
     watch._supervisor = SimpleNamespace(
