@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from secureps.errors import ConfigError, OperatorError, PlanRefused, SecurepsError
+from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.run.up.folder import (
+    METRICS,
     ORIGIN,
     PATIENCE,
     Origin,
@@ -32,7 +33,6 @@ from secureps.run.up.folder import (
 from secureps.wording import suggest
 
 if TYPE_CHECKING:
-    from secureps.messages.requests import Status
     from secureps.policy.plan import Plan
 
 
@@ -96,16 +96,6 @@ def describe_standing(folder: RunFolder) -> str:
     return STOPPED
 
 
-def _read_status(folder: RunFolder) -> Status | None:
-    """The status by the coordinator's journal; None before the founding, or if it is unreadable."""
-    from secureps.run.journal_status import journal_status
-
-    try:
-        return journal_status(folder.rulers, folder.kit)
-    except SecurepsError:
-        return None
-
-
 def _read_summary(folder: RunFolder) -> dict[str, Any]:
     if not folder.summary.exists():
         return {}
@@ -114,11 +104,12 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def _read_versions(folder: RunFolder, summary: Mapping[str, Any]) -> Mapping[str, int]:
-    """The newest version of every group, by the summary, else by the coordinator's journal."""
+    """The newest version of every group, by the summary, else by the last lines of metrics."""
     if summary:
         return dict(summary["versions"])
-    status = _read_status(folder)
-    return {} if status is None else {group.name: group.version for group in status.groups}
+    path = folder.report / METRICS
+    lines = path.read_text().splitlines() if path.exists() else ()
+    return {line["group"]: line["version"] for line in map(json.loads, lines)}
 
 
 STOP_SECONDS = 60.0

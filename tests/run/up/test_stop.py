@@ -18,8 +18,6 @@ from rich.console import Console
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.up.folder import Origin, RunFolder, claim_folder, find_player, is_claimed
 from secureps.run.up.runs import FAILED, STOPPED, list_runs, stop
-from tests.kits.audited import begin, play
-from tests.kits.dashboards import ended_up
 from tests.kits.processes import PLAN
 
 PLAYER = """
@@ -71,9 +69,12 @@ def test_a_run_that_is_over_says_so(root: Path) -> None:
     assert stop(root) == f"nobody plays {root} now: all 3 versions are made"
 
 
-def test_versions_without_a_report_are_those_of_the_journal(tmp_path: Path) -> None:
-    play(begin(tmp_path / "run"), versions=2)
-    root = ended_up(tmp_path / "run", tmp_path / "runs" / "up", versions=2)
+def test_versions_without_a_summary_are_those_of_the_metrics(root: Path) -> None:
+    folder = RunFolder(root)
+    folder.plan.write_text(PLAN.format(cipher="plain", versions=3))
+    folder.report.mkdir()
+    lines = ({"group": "all", "version": version} for version in range(3))
+    (folder.report / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     _, facts, state = map(str, list_runs(root.parent))
     assert facts.endswith(", version 2 of 3")
     assert state == f"  {STOPPED}"
