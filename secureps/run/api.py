@@ -26,6 +26,7 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import Permit, record, tables
 from secureps.run.check import check as examine
 from secureps.run.options import ENVIRONMENT
+from secureps.run.script.scoring import Score
 from secureps.run.up.folder import METRICS, RunFolder
 from secureps.run.up.programs import Order
 from secureps.store.checkpoint import read_state
@@ -85,14 +86,14 @@ class RunResult:
         if here is None:
             raise ConfigError(f"{folder}: no run has ended here: there is no summary.json")
         summary = json.loads(_summary(here).read_text())
-        judged, lines = summary["score"] or {}, (here / METRICS).read_text().splitlines()
+        judged, lines = summary["score"], (here / METRICS).read_text().splitlines()
         return cls(
             name=summary["name"],
             folder=folder,
             finished=summary["finished"],
             versions=summary["versions"],
             seconds=summary.get("wall_seconds", summary.get("virtual_seconds")),
-            score=_score(judged),
+            score=Score(**judged).metrics if judged else {},
             epsilon=_epsilon(summary),
             unsafe=summary["unsafe"],
             history=tuple(json.loads(line) for line in lines),
@@ -290,12 +291,6 @@ def simulate(
 
 def _summary(report: Path) -> Path:
     return report / "summary.json"
-
-
-def _score(judged: Mapping[str, Any]) -> dict[str, float]:
-    named = {"loss": judged.get("loss"), judged.get("measure", ""): judged.get("value")}
-    named |= judged.get("others", {})
-    return {name: float(value) for name, value in named.items() if value is not None}
 
 
 def _epsilon(summary: Mapping[str, Any]) -> float | None:

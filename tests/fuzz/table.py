@@ -79,6 +79,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.folder:Origin.read",
         "run.up.up:read_so_far",
         "run.up.runs:_read_summary",
+        "run.up.runs:_read_versions",
         "run.up.up:resume",
         "run.study:_read_outcome",
         "run.study:main",
