@@ -50,7 +50,7 @@ def targets(folder: Path) -> list[Target]:
         load_plan(path).text.encode() for path in sorted((ROOT / "policies").glob("*.toml"))
     )
     # beside the plans and scripts that they name, which is where they are read from
-    read = ("config.sections:read_toml", "config.sections:Tables._statements")
+    read = ("config.sections:read_toml", "config.sections:Tables._places")
     told = ("policy.plan:Plan.from_text", "policy.plan:different_keys")
     return [
         Target("plan", read, plans, _plan(folder / "plan.toml"), cost=60),
