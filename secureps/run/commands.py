@@ -5,6 +5,7 @@ Each imports its work when it is called, so that its help appears at once.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from contextlib import nullcontext
@@ -106,7 +107,9 @@ def simulate(
     """
     from secureps.run.report.version_metrics import Extras
     from secureps.run.simulate.simulation import simulate as play
+    from secureps.service.malloc import GC_THRESHOLDS
 
+    gc.set_threshold(*GC_THRESHOLDS)  # clients keep millions of objects
     play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
 
 

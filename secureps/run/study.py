@@ -16,6 +16,7 @@ Each trial is a process; none outlives the process that started it.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -46,6 +47,7 @@ from secureps.run.simulate.scenario_file import Scenario, load_scenario, refuse_
 from secureps.run.up.folder import new_folder
 from secureps.run.up.programs import imports_of_script
 from secureps.run.warm import warm_once
+from secureps.service.malloc import GC_THRESHOLDS
 from secureps.wording import counted, suggest
 
 if TYPE_CHECKING:
@@ -209,8 +211,6 @@ def _found_variant(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
 
 def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Point]:
     """Plays until the target is held, or until it cannot be reached before the limit."""
-    from secureps.run.simulate.simulation import collecting_seldom
-
     simulation, own = played.simulation, played.judge
     if own.note:
         raise ConfigError(f"a study needs a script with make_evaluator(settings): {own.note}")
@@ -241,8 +241,7 @@ def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Poi
             loop.call_later(0.0, judge)
         return over[0]
 
-    with collecting_seldom():
-        simulation.run(done)
+    simulation.run(done)
     return points
 
 
@@ -504,6 +503,7 @@ def _read_outcome(trial: Trial, path: Path) -> Outcome:
 def main(path: str, trial: str, result: str) -> None:
     """Plays one trial, and writes its outcome into a file."""
     try:
+        gc.set_threshold(*GC_THRESHOLDS)
         with terminable(Terminated):
             outcome = play(Path(path), Trial(**json.loads(trial)))
             points = [astuple(point) for point in outcome.points]

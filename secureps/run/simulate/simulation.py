@@ -31,14 +31,13 @@ Look first at `Conditions` for what a play may vary.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -101,7 +100,6 @@ from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
-from secureps.service.malloc import GC_THRESHOLDS
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.budget import BudgetLedger, MemoryLedger
@@ -582,8 +580,7 @@ class Play:
             self._unread += 1
             return bool(coordinator.federation.finished) and not self.simulation.playing
 
-        with collecting_seldom():
-            self.simulation.run(until)
+        self.simulation.run(until)
         self._gather()
 
     def _gather(self) -> None:
@@ -699,20 +696,3 @@ class Play:
             own = self.scenario
             return own.delays.version_seconds(own.section.seed, message.group, message.version)
         return self._links.between(sender, to, message, self.simulation.loop.now())
-
-
-# --- garbage collection -----------------------------------------------------------
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    """Makes the garbage collector run seldom.
-
-    Clients keep millions of objects, among which the collector would search in vain.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

@@ -1,6 +1,5 @@
 """`secureps simulate`: a scenario is a function of its file, drop-outs and all."""
 
-import gc
 import json
 import re
 import subprocess
@@ -22,8 +21,7 @@ from secureps.run.export import export
 from secureps.run.processes.signals import Terminated
 from secureps.run.report.version_metrics import Extras
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulation import Play, collecting_seldom, simulate
-from secureps.service.malloc import GC_THRESHOLDS
+from secureps.run.simulate.simulation import Play, simulate
 from secureps.store.checkpoint import read_state
 from secureps.tracebacks import find_fatal_line, locate_crash
 from tests.kits import extras_kit, whole_steps
@@ -337,26 +335,6 @@ def test_a_store_that_refuses_to_the_end_is_told_and_the_report_is_there(
     with pytest.raises(DiskFailed, match=r"not all of them at the store: .*: it is full"):
         simulate(whole, out, lambda text: None, copies=f"file://{tmp_path}/store")
     assert (out / "summary.json").exists()
-
-
-THRESHOLDS = (2_000, 20, 20)
-"""Other ones than a play's, which are those of all tests."""
-
-
-def test_cycles_are_looked_for_as_before_once_a_play_is_over() -> None:
-    def play() -> None:
-        with collecting_seldom():
-            assert gc.get_threshold() == GC_THRESHOLDS
-            raise KeyError
-
-    before = gc.get_threshold()
-    gc.set_threshold(*THRESHOLDS)
-    try:
-        with pytest.raises(KeyError):
-            play()
-        assert gc.get_threshold() == THRESHOLDS
-    finally:
-        gc.set_threshold(*before)
 
 
 PAUSE = "time.sleep(self.pace)"
