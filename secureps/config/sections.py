@@ -185,24 +185,6 @@ def resolve_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def refuse_misplaced(settings: Mapping[str, Any], file: Path) -> None:
-    """Refuses a text that names something beside the settings' file but not in the current folder.
-
-    The script would take it from whatever folder the command runs in. Whether a text is a path
-    cannot be guessed: a model may have the same name as a folder.
-    """
-    for key, value in settings.items():
-        if not isinstance(value, str) or not value or os.path.exists(value):
-            continue
-        there = file.parent.absolute() / value
-        # Path.is_file raises for a text that is too long for a name
-        if os.path.isfile(there) or ("/" in value and os.path.exists(there)):
-            raise ConfigError(
-                f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
-                f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
-            )
-
-
 def _to_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _to_tuples(each) for key, each in value.items()}

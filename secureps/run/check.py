@@ -26,7 +26,6 @@ from secureps.config.sections import (
     PATTERNS,
     memory_bytes,
     read_toml,
-    refuse_misplaced,
 )
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
@@ -223,8 +222,8 @@ def read_plan(
 ) -> tuple[Plan, FederationSection | None]:
     """Reads the plan and the clients of a plan's or a scenario's file; `script` becomes absolute.
 
-    The script and the files that its settings name are checked only if the script may run. With an
-    `epsilon` the plan may lack noise and budget, which are chosen later.
+    The script is checked only if it may run. With an `epsilon` the plan may lack noise and budget,
+    which are chosen later.
     """
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
@@ -240,7 +239,6 @@ def read_plan(
     refuse_few(path, plan, federation.clients)
     script = path.parent / federation.script
     if permit.run_script:
-        refuse_misplaced(federation.settings, path)
         refuse_privacy(script, plan)
     return plan, federation.model_copy(update={"script": str(script)})
 

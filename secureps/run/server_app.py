@@ -18,7 +18,7 @@ from secureps.client.initial_model import KEY, ServerAppResult, write_served
 from secureps.client.script import Script, is_flower_app
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
-from secureps.config.sections import refuse_misplaced, toml_tables
+from secureps.config.sections import toml_tables
 from secureps.crypto.sampling import SecretSeed, Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import initial_path
@@ -137,7 +137,6 @@ def flower(
     federation = read.section.federation
     if federation is None:
         raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
-    refuse_misplaced(federation.settings, plan)
     script = (plan.parent / federation.script).resolve()
     seed = SecretSeed.from_os()
     founding = run_server_app(read, script, federation.settings, federation.clients, seed)

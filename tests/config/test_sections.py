@@ -19,7 +19,6 @@ from secureps.config.sections import (
     memory_text,
     parse,
     read_toml,
-    refuse_misplaced,
     resolve_paths,
 )
 from secureps.config.site_files import ProfilesSection, ServeSection, SiteSection
@@ -87,26 +86,6 @@ def test_a_plan_and_a_scenario_place_their_settings(tmp_path: Path) -> None:
     scenario = 'name = "s"\nplan = "plan.toml"\nscript = "script.py"\nclients = 5\n'
     (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "./mine" }\n')
     assert load_scenario(tmp_path / "s.toml").settings(0)["data"] == str(tmp_path / "mine")
-    (tmp_path / "mine.npz").touch()
-    (tmp_path / "s.toml").write_text(scenario + 'settings = { data = "mine.npz" }\n')
-    with pytest.raises(ConfigError, match=f"write './mine.npz', which is {tmp_path}/mine.npz"):
-        load_scenario(tmp_path / "s.toml")
-
-
-def test_a_file_of_another_folder_is_refused_with_what_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans, here = tmp_path / "plans", tmp_path / "here"
-    (plans / "data").mkdir(parents=True)
-    (plans / "data" / "a.npz").touch()
-    here.mkdir()
-    monkeypatch.chdir(here)
-    for fine in ("./data/a.npz", "data", "cuda", 3, "", "data/b.npz", str(plans / "data")):
-        refuse_misplaced(resolve_paths({"x": fine}, plans), plans / "plan.toml")
-    with pytest.raises(ConfigError, match=r"settings\.x: .* write '\./data/a\.npz', which is /"):
-        refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
-    monkeypatch.chdir(plans)
-    refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
 
 
 def test_one_table_where_a_list_of_them_is_wanted_shows_its_double_brackets() -> None:

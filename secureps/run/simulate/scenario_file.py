@@ -11,7 +11,7 @@ from pathlib import Path
 from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
-from secureps.config.sections import parse, read_toml, refuse_misplaced, resolve_paths
+from secureps.config.sections import parse, read_toml, resolve_paths
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan, load_plan
@@ -73,14 +73,12 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
 
     Args:
         fetch: as in `load_plan`.
-        runs: whether the script may run; if not, the files that it needs are not checked.
+        runs: whether the script may run; if not, it is not checked.
     """
     values = read_toml(path)
     if "plan" not in values and "group" in values:
         raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
     section = parse(ScenarioSection, values, str(path))
-    if runs:
-        refuse_misplaced(section.settings, path)
     settings = resolve_paths(section.settings, path.parent)
     section = section.model_copy(update={"settings": settings})
     script = path.parent / section.script

@@ -54,7 +54,6 @@ from rich.text import Text
 
 from secureps.client.script import refuse_privacy
 from secureps.config.plan import FederationSection
-from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import (
@@ -490,7 +489,6 @@ def up(order: Order, console: Console) -> Path:
     died too often, or another error that ended the run. No process is left in any case.
     """
     plan, federation = _read_plan(order.plan, order.plan.parent)
-    refuse_misplaced(federation.settings, order.plan)
     if order.copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(order.copies)  # refuse a bad URL now rather than in every server
