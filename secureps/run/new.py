@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +17,6 @@ TEMPLATES = Path(__file__).parent / "templates"
 EVERY = "every"
 """The folder of files that all kinds share; a kind's file of the same name replaces one."""
 
-NEEDS = {
-    "numpy": {},
-    "torch": {"torch": "secureps[torch]", "opacus": "secureps[torch]"},
-    "sklearn": {"sklearn": "scikit-learn"},
-    "flower": {"flwr": "secureps[flower]"},
-}
-"""The packages that each kind's script imports, by the names that pip installs them under."""
-
 RENAMED = {"gitignore": ".gitignore"}
 """Templates whose names differ from their files': a .gitignore would take effect in our sources."""
 
@@ -34,15 +25,12 @@ _PROJECT = "PROJECT_NAME"
 
 
 def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
-    """Makes the folder of a project in `parent`; returns its files. `kind` is a key of NEEDS.
+    """Makes the folder of a project in `parent`; returns its files. `kind` names its templates.
 
-    Raises ConfigError for an invalid name, a folder that is not empty, or a missing package.
+    Raises ConfigError for an invalid name, or a folder that is not empty.
     """
     if not re.fullmatch(NAME, name):
         raise ConfigError(f"{name!r} cannot be a project's name: {PATTERNS[NAME]}")
-    for package, wanted in NEEDS[kind].items():
-        if find_spec(package) is None:
-            raise ConfigError(f"--{kind} needs {package}: pip install '{wanted}'")
     folder = parent / name
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not empty: take another name, or remove it")

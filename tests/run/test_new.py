@@ -13,11 +13,11 @@ from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.explain.visibility import advised_threshold
 from secureps.policy.plan import load_plan
-from secureps.run import new as module
-from secureps.run.new import EVERY, NEEDS, TEMPLATES, new
+from secureps.run.new import EVERY, TEMPLATES, new
 from tests.kits.command import typed
 from tests.kits.trainer_kit import check_trainer
 
+KINDS = ("numpy", "torch", "sklearn", "flower")
 FILES = {
     *("plan.toml", "client.py", "test_client.py"),
     *("README.md", "requirements.txt", ".gitignore"),
@@ -27,12 +27,12 @@ FILES = {
 def test_templates_are_those_of_the_kinds() -> None:
     assert {path.name for path in TEMPLATES.iterdir() if path.name != "__pycache__"} == {
         EVERY,
-        *NEEDS,
+        *KINDS,
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NEEDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_project_is_whole_and_its_own_tests_pass(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,24 +115,6 @@ def test_a_disk_that_is_full_midway_keeps_nothing(
             new("project", "numpy", tmp_path)
     assert list((tmp_path / "project").iterdir()) == []
     assert new("project", "numpy", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        ("torch", r"--torch needs torch: pip install 'secureps\[torch\]'"),
-        ("sklearn", "--sklearn needs sklearn: pip install 'scikit-learn'"),
-        ("flower", r"--flower needs flwr: pip install 'secureps\[flower\]'"),
-    ],
-)
-def test_what_is_not_installed_is_said_before_anything_is_made(
-    kind: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda package: None)
-    with pytest.raises(ConfigError, match=told):
-        new("project", kind, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert new("project", "numpy", tmp_path), "needs nothing more"
 
 
 def test_the_command_says_what_was_made_and_what_comes_next(
