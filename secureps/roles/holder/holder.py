@@ -13,7 +13,7 @@ What happens to one cohort:
     asked       `Holder._open` has `HolderLedger.check` look at the cohort and its receipts
     released    `HolderLedger.release` journals the cohort: it counts as opened from now on
     begun       the effects of `begin` follow the record: derive a share, or fetch the sums
-    answered    a share, or what was opened, goes out; else a refusal (`give_up`, `refusal`)
+    answered    a share, or what was opened, goes out; else a refusal (`refusal`)
 
 What survives a kill. The ledger knows every opened cohort that could matter, and the model of
 every base version. The coordinator repeats its order, and a committee's holder answers with the
@@ -45,7 +45,6 @@ from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
-    ClientError,
     ConfigError,
     Fenced,
     InternalError,
@@ -67,7 +66,7 @@ from secureps.messages.holder_records import (
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
-from secureps.messages.run import COORDINATOR, GroupVersion, Task, wrong_run
+from secureps.messages.run import COORDINATOR, GroupVersion, wrong_run
 from secureps.messages.submission import (
     UPDATE,
     Base,
@@ -573,11 +572,11 @@ class HolderLedger(PinnedParty):
         sums = _digest(order.held)
         self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
-    def refusal(self, order: Open, reason: object) -> Call:
-        """Tells the coordinator that this holder never opens a cohort."""
+    def refusal(self, order: Open, reason: object) -> OpenRefused:
+        """Makes the message that this holder never opens a cohort."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
-        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
+        return OpenRefused(*known, str(reason), self.about(order))
 
 
 def _digest(held: tuple[Held, ...]) -> bytes:
@@ -661,8 +660,6 @@ class Holder(HolderLedger, ABC):
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
                 obeyed = self.obey(incarnation)
                 return obeyed.watch_if(self.follower.follow(obeyed, text))
-            case WorkFailed(task, error):
-                return self._take_failed_work(task, error)
             case Configure() if sender == COORDINATOR:
                 before = self.placement
                 try:
@@ -681,19 +678,13 @@ class Holder(HolderLedger, ABC):
     @abstractmethod
     def handle_own(self, sender: str, event: Event) -> Step:
         """Handles an event that only this kind of holder takes."""
+        if isinstance(event, WorkFailed):
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @abstractmethod
     def begin(self, order: Open) -> list[Effect]:
         """Returns the effects that begin to open a cohort; SecurepsError if it cannot be opened."""
-
-    @abstractmethod
-    def cohort_of(self, task: Task) -> Name | None:
-        """Returns the cohort that a task helps to open; None for any other task."""
-
-    def give_up(self, name: Name, reason: str) -> Step:
-        """Tells the coordinator why this holder does not open a cohort."""
-        return Step(effects=[self.refusal(self._openings.pop(name), reason)])
 
     # --- orders -------------------------------------------------------------------
 
@@ -714,16 +705,9 @@ class Holder(HolderLedger, ABC):
             self.check(order)
             effects = self.begin(order)
         except SecurepsError as error:
-            step.effects.append(self.refusal(order, error))
+            step.tell(self.refusal(order, error))
             return step
         self.release(step, order)
         self._openings[name_of(cohort)] = order
         step.effects += effects
         return step
-
-    def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
-        """Gives up a cohort if a client is to blame; any other error ends this holder."""
-        name = self.cohort_of(task)
-        if name is not None and isinstance(error, ClientError | Refused):
-            return self.give_up(name, str(error)) if name in self._openings else Step()
-        return Step(effects=[Halt(str(error), type(error))])
