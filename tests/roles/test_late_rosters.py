@@ -98,7 +98,7 @@ def test_a_server_keeps_to_its_placement_until_it_is_told_again_by_that_roster(
 
 @pytest.mark.parametrize("told", ["an order", "a welcome"])
 @pytest.mark.parametrize("by", ["the coordinator", "its kit"])
-def test_a_client_goes_by_it_as_soon_as_it_has_that_roster(told: str, by: str) -> None:
+def test_a_client_goes_by_it_when_it_is_told_again_behind_that_roster(told: str, by: str) -> None:
     client, order = party("client"), grown("client")
     if told == "an order":
         step = client.order(order)
@@ -111,6 +111,7 @@ def test_a_client_goes_by_it_as_soon_as_it_has_that_roster(told: str, by: str) -
         client.give(WORKER, KitRead(2.0, TEXT, ()))
     else:
         client.order(orders.RosterChanged(1, TEXT))
+    client.order(order)
     assert pinned(client).placement.shards == GROWN
 
 
