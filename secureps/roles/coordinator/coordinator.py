@@ -247,8 +247,7 @@ class Coordinator(Seat):
             case Tick():
                 return self._close_turn(tx)
             case WatchLost():
-                for known in (self._sessions.waiting, self._sessions.told_of):
-                    known.pop(sender, None)
+                self._sessions.waiting.pop(sender, None)
                 self._sessions.watchers.discard(sender)
                 self._say_of_server(tx, sender, "is away")
                 if self.plan.section.replicas == 1:

@@ -66,7 +66,6 @@ class Sessions:
         proposed: clients that were shown the plan before they joined.
         refused: clients that took no part in the plan, and for which the log says so.
         obeyed: the incarnation that each server says it obeys.
-        told_of: the incarnation that each server was told of before this coordinator ruled.
         waiting: subscriptions of servers until this coordinator rules.
         caught_up: the standby that has the whole journal, until it is on record that it follows.
         followed: whether a standby has had the whole journal in this incarnation.
@@ -96,7 +95,6 @@ class Sessions:
     proposed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     obeyed: dict[str, int] = field(default_factory=dict)
-    told_of: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, requests.Subscribe] = field(default_factory=dict)
     caught_up: bytes = b""
     followed: bool = False
