@@ -368,27 +368,15 @@ class Shard:
         it.
         """
         own, placed = self._name, self._find_takers(header)
-        what = f"block {header.block} of {header.group}"
-        if self._roster.find(sender).role == "shard" and not {own, sender} <= {*placed}:
-            raise NotReady(
-                f"{sender} passes on {what}, and one of {sender} and {own} does not hold it: by "
-                "another placement than here",
-                LATER,
-            )
-        if sender != header.author and sender not in placed:
+        what, first = f"block {header.block} of {header.group}", sender == header.author
+        if not first and self._roster.find(sender).role != "shard":
             raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
         if not placed:
             raise Malformed(f"{what} is not placed: there is none")
-        if own not in placed:
+        if own != placed[0] if first else not {own, sender} <= {*placed}:
             raise NotReady(  # any other error would make the client drop its update
-                f"{what} is not placed on {own}, by the placement that it knows: {placed[0]} takes "
-                "it in",
-                LATER,
-            )
-        if sender == header.author and own != placed[0]:
-            raise NotReady(  # any other error would make the client drop its update
-                f"{own} holds a copy of {what}, and by the placement that it knows {placed[0]} "
-                "takes it in and passes it on",
+                f"{own} does not take {what} from {sender}: by the placement that it knows "
+                f"{placed[0]} takes it in, and passes it on to others that hold it",
                 LATER,
             )
         author, pinned = self._roster.find(header.author), self.state.pinned
