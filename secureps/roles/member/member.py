@@ -103,10 +103,9 @@ from secureps.roles.member.outbox import (
     GATHER_SECONDS,
     Desk,
     Outbox,
-    Readiness,
     Timing,
-    find_readiness,
     portion,
+    why_not_evaluated,
 )
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import (
@@ -579,17 +578,17 @@ class Member(PinnedParty):
             return self._judge(step)
         group = self._plan.trailing
         invite = self._desk.invite(group)
-        ready = find_readiness(self._plan, self._model.published, invite)
-        if invite is None or ready is Readiness.EARLY:
+        objection = why_not_evaluated(self._plan, self._model.published, invite)
+        if invite is None or objection is None:
             return False
         self._desk.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
         if self._desk.is_pending(group, base):
             return False
-        refusal = self._budget.evaluation_objection()
-        if ready is not Readiness.READY or refusal:
+        if self._budget.evaluation_objection():
+            objection = DECLINES
+        if objection:
             del self._desk.open[group]
-            if ready is not Readiness.PAST:
-                self._decline_evaluation(step, invite, DECLINES if refusal else ready.value)
+            self._decline_evaluation(step, invite, objection)
             return False
         if (task := self._make_evaluation(step, self._aim(group, base))) is not None:
             self._desk.follow(group)
