@@ -1344,7 +1344,7 @@ def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
         world.give("c2", gone)
     (burnt, *_) = world.give("shard-a", lost).records
     assert burnt == coordinator_records.CohortBurnt(
-        "all", 0, "a shard lost the sums and blocks of members, and c1 has its own no more"
+        "all", 0, "a shard lost the sums and blocks of members, and so did c1"
     )
     world.give("c1", gone)
     assert world.coordinator._sessions.gone == set(), "its fate is known, and it is forgotten"
@@ -1357,7 +1357,7 @@ def test_whose_blocks_a_shard_lost_is_named_until_they_are_there_again() -> None
     ids = tuple(SubmissionId(client, "all", 1) for client in CLIENTS)
     world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
     lost = "a shard lost the sums and blocks of members: waits for"
-    left = "c1 takes part no more: start it again with its state folder"
+    left = "start c1 again with the state folder of each"
     assert why(world) == f"{lost} c0, c1, c2 again; {left}"
     for client, waits in (("c0", "c1, c2"), ("c2", "c1")):
         receipt = world.receipts[SubmissionId(client, "all", 1)]
