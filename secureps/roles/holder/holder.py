@@ -105,7 +105,6 @@ from secureps.roles.pinned_run import (
     PinnedParty,
     check_minimum,
     check_run,
-    describe_behind,
 )
 from secureps.wording import named
 
@@ -408,10 +407,8 @@ class HolderLedger(PinnedParty):
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # with a later kit, it still opens for this kit's committee
                 self.follower.resume(step)
-        before, roster = self.pinned, self.follower.roster
-        if before.must_wait(order.placement, roster):  # told again once it has the newer roster
-            step.effects.append(describe_behind(self.name, order.placement))
-        self._pinned = before.follow_placement(order.placement, roster)
+        before = self.pinned
+        self._pinned = before.follow_placement(order.placement, self.follower.roster)
         step.effects += self._pinned.call_off_left(before)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         return step

@@ -95,7 +95,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import LATER, check_run, describe_behind
+from secureps.roles.pinned_run import LATER, check_run
 from secureps.roles.shard.peers import AGAIN, Fetcher, Forwarding, NoiseCopies, Peers
 from secureps.roles.shard.state import (
     UNLIMITED,
@@ -467,10 +467,8 @@ class Shard:
             return
         if not self.state.is_pinned:
             self._write(step, replace(pins, coming=None))
-        known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
-        if known.must_wait(*placements):  # told again once it has the newer roster
-            step.effects.append(describe_behind(self._name, order.coming or order.placement))
-        if known.follow_placement(*placements) is not known:
+        known = self.state.pinned
+        if known.follow_placement(order.placement, self._roster, order.coming) is not known:
             self._replace(step, pins)
         if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
