@@ -118,7 +118,7 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, PinnedParty
-from secureps.wording import counted
+from secureps.wording import duration
 
 
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
@@ -854,12 +854,8 @@ class Departure:
         if self.away:
             return
         self.begin(reason=reason, until=now + seconds)
-        minutes = counted(max(1, round(seconds / 60)), "minute")
-        text = (
-            "as many trainings as this site allows (updates_per_hour) have begun within an hour: "
-            f"the next one may begin in {minutes}"
-        )
-        step.say(text)
+        text = "as many trainings as this site allows (updates_per_hour) have begun within an hour"
+        step.say(f"{text}: the next one may begin in {duration(seconds)}")
 
     def end_rest_if_due(self, now: float) -> bool:
         """Ends a rest whose time has passed; returns whether the coordinator must be told."""
