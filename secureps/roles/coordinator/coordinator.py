@@ -250,8 +250,6 @@ class Coordinator(Seat):
                 self._sessions.waiting.pop(sender, None)
                 self._sessions.watchers.discard(sender)
                 self._say_of_server(tx, sender, "is away")
-                if self.plan.section.replicas == 1:
-                    return tx.step
                 # a shard leaves the run if it stays away
                 return self._close_turn(tx, self._patience(tx, sender, event))
             case WorkFailed(_, error) | Failed(_, error):
