@@ -38,7 +38,6 @@ Look first at `HolderLedger.check` for what is opened, and at the two subclasses
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -117,9 +116,6 @@ OVER = "the run is over"
 FAILED = "the run failed"
 """Begins the line with which a key holder reports that the run has failed. The holder keeps its
 keys, because the run may go on."""
-
-LAST_WORD = 5.0
-"""Seconds that a holder which takes no part waits for the coordinator to hear of it."""
 
 
 def name_of(cohort: Cohort) -> Name:
@@ -593,7 +589,6 @@ class Holder(HolderLedger, ABC):
         self._openings: dict[Name, Open] = {}
         self._watches = False
         self._end: tuple[Trouble, Halt] | None = None
-        self._until = math.inf
 
     # --- Machine ------------------------------------------------------------------
 
@@ -605,7 +600,7 @@ class Holder(HolderLedger, ABC):
         return step
 
     def wake(self) -> float | None:
-        return None if self._end is None else self._until
+        return None
 
     def subscription(self) -> Subscribe:
         own = self.follower.roster
@@ -630,7 +625,7 @@ class Holder(HolderLedger, ABC):
         if self._end is not None:
             last, halt = self._end
             over = isinstance(event, Answered | Failed) and event.request == last
-            return Step(effects=[halt] if over or now >= self._until else [])
+            return Step(effects=[halt] if over else [])
         match event:
             case Answered(Trouble()):
                 return Step(effects=self._disk.repeat_if_stale(event.request))
@@ -662,7 +657,7 @@ class Holder(HolderLedger, ABC):
                 try:
                     configured = self.configure(event)
                 except (WrongRun, PlanRefused, ConfigError) as error:
-                    return self._refuse(now, error)
+                    return self._refuse(error)
                 if before != self.placement:  # a shard that left does not answer any more
                     self._openings.clear()
                 return configured
@@ -685,11 +680,11 @@ class Holder(HolderLedger, ABC):
 
     # --- orders -------------------------------------------------------------------
 
-    def _refuse(self, now: float, error: SecurepsError) -> Step:
-        """Tells the coordinator that this holder takes no part, and ends it."""
+    def _refuse(self, error: SecurepsError) -> Step:
+        """Tells the coordinator that this holder takes no part; then it ends."""
         why = f"takes no part in the run: {error}"
         said = Trouble(self.name, why)
-        self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
+        self._end = said, Halt(f"this holder {why}", type(error))
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _open(self, order: Open) -> Step:

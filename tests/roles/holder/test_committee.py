@@ -42,7 +42,7 @@ from secureps.messages.submission import (
 from secureps.policy.plan import Plan
 from secureps.roles.holder.bfv import OpenSum, received_key
 from secureps.roles.holder.committee import AnnounceKey
-from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, LAST_WORD, KeyRotation
+from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, KeyRotation
 from secureps.roles.machine import (
     WORKER,
     AnnouncedKeys,
@@ -654,14 +654,15 @@ def test_a_shard_that_left_is_asked_no_more() -> None:
     assert step.effects[0] == CallOff(SHARDS[1])
 
 
-def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing() -> None:
+def test_a_holder_that_takes_no_part_ends_once_its_coordinator_has_heard_it() -> None:
     machine = Keys().machine
-    machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32)))
-    assert machine.wake() == 7.0 + LAST_WORD
+    (said,) = machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32))).effects
+    assert isinstance(said, Call)
     of_a_disk = Answered(requests.Trouble(HOLDER, "its disk is full"), requests.Noted())
     for event in (opening(), Tick(), of_a_disk):
         assert machine.handle(8.0, COORDINATOR, event) == Step(effects=[])
-    (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
+    failed = Failed(said.message, Malformed("x"))
+    (halt,) = machine.handle(9.0, COORDINATOR, failed).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
 
