@@ -339,12 +339,11 @@ def load_folder_number(state: Path) -> bytes:
 
 
 class CopyParts:
-    """Collects the parts of a copy in a state folder; a new process begins anew."""
+    """Collects the parts of a copy in a state folder; its first part begins it anew."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / COPY
         self._path = self._folder / f"{JOURNAL}.part"
-        self._digest, self._size, self._have = b"", 0, 0
 
     def keep(self, part: CopyPart) -> None:
         """Stores the next part.
@@ -353,24 +352,21 @@ class CopyParts:
             Refused: it is another part, or the copy does not have the announced size and digest.
             OperatorError: the disk refuses.
         """
-        if part.offset == 0:
-            self._digest, self._size, self._have = part.digest, part.size, 0
-        expected = (self._digest, self._size, self._have)
-        if (part.digest, part.size, part.offset) != expected or not part.part:
-            raise Refused("the coordinator sent another part of its journal than was asked for")
-        if not part.end <= self._size <= MOST_COPY:
-            raise Refused(f"the coordinator's copy of its journal has not {self._size} bytes")
+        if not part.end <= part.size <= MOST_COPY:
+            raise Refused(f"the coordinator's copy of its journal has not {part.size} bytes")
         try:
             make_directory(self._folder, 0o700)
             opener = partial(os.open, mode=0o600)
-            with open(self._path, "ab" if self._have else "wb", opener=opener) as file:
+            with open(self._path, "ab" if part.offset else "wb", opener=opener) as file:
+                if file.tell() != part.offset or not part.part:
+                    text = "the coordinator sent another part of its journal than was asked for"
+                    raise Refused(text)
                 file.write(part.part)
-                if part.end == self._size:
+                if part.end == part.size:
                     file.flush()
                     durability.sync(file.fileno())
-            self._have = part.end
-            if self._have == self._size:
-                if digest_of_file(self._path) != self._digest:
+            if part.end == part.size:
+                if digest_of_file(self._path) != part.digest:
                     raise Refused("the coordinator's copy of its journal does not have its digest")
                 whole = self._folder / JOURNAL
                 put_in_place(self._path, whole)
