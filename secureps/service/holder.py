@@ -67,7 +67,8 @@ class CommitteeWorker(Worker):
 
     def _announce(self, number: int, least: int) -> EnvelopeKeyAnnounced:
         """Makes a key, durable before a client seals for it; a number gets only one key."""
-        run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
+        run, keys = self._machine.pinned.run.id, self._own_keys
+        known = self._machine.known.keys.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
         least = min(number, max(least, keys.oldest))  # another run may have erased the kit's key
@@ -132,8 +133,7 @@ class CommitteeWorker(Worker):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
         if len(receipt.keys) != len(committee.holders):
             raise Malformed(f"{len(receipt.keys)} numbers of keys for {len(committee.holders)}")
-        number, known = receipt.keys[index], self._machine.announced
-        newest = 0 if known is None else known.number
+        number, newest = receipt.keys[index], self._machine.known.keys.number
         if not 0 <= number <= newest:
             raise Malformed(f"it is sealed for key {number}, and the newest is {newest}")
         key = self._own_keys.get(number)

@@ -76,10 +76,6 @@ class CommitteeHolder(Holder):
                 return step
         return super().handle_own(sender, event)
 
-    @property
-    def announced(self) -> EnvelopeKeyAnnounced | None:
-        return self.known.keys.announced
-
     def committee(self, digest: bytes | None) -> Committee:
         return self.pinned.plan.committee(self.names_of(digest))
 

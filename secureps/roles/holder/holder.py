@@ -360,10 +360,6 @@ class HolderLedger(PinnedParty):
 
     # --- the run ------------------------------------------------------------------
 
-    @property
-    def placement(self) -> int:
-        return 0 if self._pinned is None else self._pinned.placement.epoch
-
     def register(self) -> Register:
         """Makes the registration, with the newest cohort of each group that this holder opened."""
         reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
@@ -653,12 +649,12 @@ class Holder(HolderLedger, ABC):
                 obeyed = self.obey(incarnation)
                 return obeyed.watch_if(self.follower.follow(obeyed, text))
             case Configure() if sender == COORDINATOR:
-                before = self.placement
+                before = self._pinned
                 try:
                     configured = self.configure(event)
                 except (WrongRun, PlanRefused, ConfigError) as error:
                     return self._refuse(error)
-                if before != self.placement:  # a shard that left does not answer any more
+                if self._pinned is not before:  # a shard that left does not answer any more
                     self._openings.clear()
                 return configured
             case Open() if sender == COORDINATOR:

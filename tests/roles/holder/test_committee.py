@@ -424,7 +424,7 @@ def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replac
     holder, day = Bench().holder(0), 1.7e9
     for effect in holder.give(WORKER, KitRead(day)).effects:
         holder.worked(effect)
-    first = holder.machine.announced
+    first = holder.machine.known.keys.announced
     assert first is not None
     holder.keys.erase(first.number + 1)
     again = announced_by(holder, AnnounceKey(first.number, 0))
