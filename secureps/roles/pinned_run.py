@@ -90,16 +90,13 @@ class Pinned:
         The coordinator tells them again behind that roster. Raises WrongRun as `check_placement`.
         """
         shards = roster.names("shard")
-        newer = self._is_newer(placement, coming)
+        known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
+        newer = (placement.epoch, 0 if coming is None else coming.epoch) > known
         if not newer or not shards.issuperset(all_shards(placement, coming)):
             return self
         for each in filter(None, (placement, coming)):
             check_placement(self.layout, each, roster, self.plan.section.replicas)
         return replace(self, placement=placement, coming=coming)
-
-    def _is_newer(self, placement: Placement, coming: Placement | None) -> bool:
-        known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
-        return (placement.epoch, 0 if coming is None else coming.epoch) > known
 
     def call_off_left(self, before: Pinned) -> list[CallOff]:
         """Ends calls to shards that held blocks before, and do not now."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ClientError, Refused, SecurepsError
+from secureps.errors import ClientError, Refused
 from secureps.messages.orders import Open
-from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
+from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Telemetry
 from secureps.messages.run import Task
 from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
@@ -62,10 +62,12 @@ class BfvHolder(Holder):
                 return self._decrypt_sum(request, digest)
             case Answered(PutBlock(header)):
                 return self._note_stored(header.group, header.sequence, header.block)
-            case Answered():
+            case Failed(GetSum(group=group, cohort=number), error):
+                return self._give_up((group, number), str(error))
+            case Failed(PutBlock(header), error):
+                return self._give_up((header.group, header.sequence), str(error))
+            case Answered() | Failed():
                 return Step()
-            case Failed(request, error):
-                return self._take_failure(request, error)
             case WorkFailed(OpenSum(cohort), ClientError() | Refused() as error):
                 return self._give_up(name_of(cohort), str(error))
             case Done(_, BlockHeader() as header, Telemetry(figures=(took,))) if sender == WORKER:
@@ -142,16 +144,6 @@ class BfvHolder(Holder):
         step.tell(Opened(name, group, cohort, sums, self.about(order)))
         step.tell(Telemetry(name, group, order.cohort.version, figures))
         return step
-
-    def _take_failure(self, request: Request, error: SecurepsError) -> Step:
-        match request:
-            case GetSum():
-                name = request.group, request.cohort
-            case PutBlock(header):
-                name = header.group, header.sequence
-            case _:
-                return Step()
-        return self._give_up(name, str(error))
 
 
 def received_key(group: str, cohort: int, block: int) -> str:
