@@ -15,7 +15,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo, Schema, all_shards
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.roles.machine import CallOff, Say
+from secureps.roles.machine import CallOff
 
 LATER = 1.0
 """Seconds after which a party that cannot be served yet first asks again."""
@@ -85,26 +85,18 @@ class Pinned:
     def follow_placement(
         self, placement: Placement, roster: Roster, coming: Placement | None = None
     ) -> Pinned:
-        """Returns the run with newer placements, unless these must wait.
+        """Returns the run with newer placements; as it was if their shards are of a newer roster.
 
-        Raises WrongRun as `check_placement`.
+        The coordinator tells them again behind that roster. Raises WrongRun as `check_placement`.
         """
-        if not self._is_newer(placement, coming) or self.must_wait(placement, roster, coming):
+        shards = roster.names("shard")
+        known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
+        newer = (placement.epoch, 0 if coming is None else coming.epoch) > known
+        if not newer or not shards.issuperset(all_shards(placement, coming)):
             return self
         for each in filter(None, (placement, coming)):
             check_placement(self.layout, each, roster, self.plan.section.replicas)
         return replace(self, placement=placement, coming=coming)
-
-    def must_wait(
-        self, placement: Placement, roster: Roster, coming: Placement | None = None
-    ) -> bool:
-        """True if newer placements have shards that are not on this party's roster yet."""
-        newer, shards = self._is_newer(placement, coming), roster.names("shard")
-        return newer and not shards.issuperset(all_shards(placement, coming))
-
-    def _is_newer(self, placement: Placement, coming: Placement | None) -> bool:
-        known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
-        return (placement.epoch, 0 if coming is None else coming.epoch) > known
 
     def call_off_left(self, before: Pinned) -> list[CallOff]:
         """Ends calls to shards that held blocks before, and do not now."""
@@ -141,14 +133,6 @@ class PinnedParty:
     def record(self) -> tuple[RunPinned, ...]:
         """The record of the run; none before it is founded."""
         return () if self._pinned is None else (self._pinned.record,)
-
-
-def describe_behind(party: str, placement: Placement) -> Say:
-    """Makes the log line about a placement that must wait for a roster."""
-    return Say(
-        f"{party} goes by an older roster than placement {placement.epoch} of the run's blocks, "
-        "and keeps to the one before until it hears of that roster"
-    )
 
 
 def read_plan(run: RunInfo) -> Plan:

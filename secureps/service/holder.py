@@ -53,7 +53,7 @@ class CommitteeWorker(Worker):
             case Examine():
                 return Done(task, self._examine(task.receipt))
             case Open():
-                return self._derive(task)
+                return self._open(task)
             case AnnounceKey(number, least):
                 return Done(task, self._announce(number, least))
             case EraseKeys():
@@ -67,7 +67,8 @@ class CommitteeWorker(Worker):
 
     def _announce(self, number: int, least: int) -> EnvelopeKeyAnnounced:
         """Makes a key, durable before a client seals for it; a number gets only one key."""
-        run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
+        run, keys = self._machine.pinned.run.id, self._own_keys
+        known = self._machine.known.keys.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
         least = min(number, max(least, keys.oldest))  # another run may have erased the kit's key
@@ -75,16 +76,31 @@ class CommitteeWorker(Worker):
         signature = self._identity.sign(*announcement_bytes(bare))
         return dataclasses.replace(bare, signature=signature)
 
-    def _examine(self, receipt: Receipt) -> Examined | None:
-        """Checks this holder's envelope of a receipt; None if the envelope's key is erased."""
+    def _examine(self, receipt: Receipt) -> tuple[Examined, ...]:
+        """Checks this holder's envelope of a receipt.
+
+        An envelope whose key is erased is not reported, because its client is not at fault.
+        """
         flaw = ""
         try:
             self._share(receipt)
         except ClientError as error:
             flaw = str(error)
         except Refused:
-            return None
-        return Examined(self._name, receipt.id, flaw, receipt.digest)
+            return ()
+        return (Examined(self._name, receipt.id, flaw, receipt.digest),)
+
+    def _open(self, task: Open) -> Done:
+        """Answers for a cohort with a share, or with all flaws in its envelopes and a refusal.
+
+        If envelopes are not examined in advance, this is the only report of a flaw.
+        """
+        try:
+            return self._derive(task)
+        except (ClientError, Refused) as error:
+            found = [each for receipt in task.receipts for each in self._examine(receipt)]
+            flaws = (each for each in found if each.flaw)
+            return Done(task, (*flaws, self._machine.refusal(task, error)))
 
     def _derive(self, task: Open) -> Done:
         """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
@@ -101,7 +117,7 @@ class CommitteeWorker(Worker):
         figures = (Figure("opening_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
         made = KeyShare(self._name, cohort.group, cohort.number, share, about)
-        return Done(task, made, report)
+        return Done(task, (made,), report)
 
     def _member_share(self, receipt: Receipt) -> HolderShare:
         try:
@@ -117,8 +133,7 @@ class CommitteeWorker(Worker):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
         if len(receipt.keys) != len(committee.holders):
             raise Malformed(f"{len(receipt.keys)} numbers of keys for {len(committee.holders)}")
-        number, known = receipt.keys[index], self._machine.announced
-        newest = 0 if known is None else known.number
+        number, newest = receipt.keys[index], self._machine.known.keys.number
         if not 0 <= number <= newest:
             raise Malformed(f"it is sealed for key {number}, and the newest is {newest}")
         key = self._own_keys.get(number)

@@ -22,7 +22,6 @@ A superseded coordinator becomes the standby of the other one, and keeps its jou
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -31,12 +30,10 @@ from contextlib import closing
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TypeVar
 
 from secureps.crypto.identity import Role
-from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError, Refused
+from secureps.errors import ConfigError, DamagedStore, OperatorError, Refused
 from secureps.file_access import BINARY
-from secureps.messages.encoding import from_plain
 from secureps.messages.records import Dated, RunPinned
 from secureps.messages.requests import CopyPart
 from secureps.store import durability
@@ -44,22 +41,17 @@ from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
 from secureps.store.checkpoint import digest_of_file
 from secureps.store.envelope_keys import ledger_height, run_folder
-from secureps.store.journal import last_row, read_rows
+from secureps.store.journal import last_row, read_folded, read_rows
 from secureps.store.journal_rows import (
     MOST_COPY,
-    START,
     Mark,
     height_path,
     lock_journal,
-    read_archive,
-    read_fold,
     read_height,
     read_only,
     restoring_path,
     write_height,
 )
-
-T = TypeVar("T")
 
 JOURNAL = "journal.db"
 COPY = "copy"
@@ -159,17 +151,19 @@ def demand_owner(folder: Path, role: str, name: str) -> None:
     because a party may run with a damaged archive.
 
     Raises:
+        ConfigError: or it has another format.
         DamagedStore: the journal has rows, but none names its writer.
     """
     journal = folder / JOURNAL
     try:
-        writer = _find(journal, Dated)
+        first = next(read_rows(journal), None)
     except DamagedStore:
         return
-    if writer is None:
-        if last_row(journal) != START:
-            raise DamagedStore(f"{journal}: it has rows, and none says which party writes it")
-    elif (writer.role, writer.party) != (role, name):
+    if first is None:
+        return
+    if not isinstance(writer := first.record, Dated):
+        raise DamagedStore(f"{journal}: it has rows, and none says which party writes it")
+    if (writer.role, writer.party) != (role, name):
         raise ConfigError(
             f"{folder} belongs to the {writer.role} {writer.party}, as its journal says, not to "
             f"the {role} {name}: name the folder of {name}, or {writer.party} by --name"
@@ -247,27 +241,10 @@ def read_run(journal: Path) -> bytes | None:
 
 
 def read_pinned(journal: Path) -> RunPinned | None:
-    return _find(journal, RunPinned)
-
-
-def _find(journal: Path, kind: type[T]) -> T | None:
-    """Finds a record of a class among rows, fold and archive; None if there is none.
-
-    DamagedStore if the journal cannot be read.
-    """
-    try:
-        with read_only(journal) as reader:
-            reader.execute("BEGIN")  # another process may write: read all tables at one moment
-            query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
-            found = reader.execute(query, (kind.__name__,)).fetchone()
-            if found is not None:
-                return from_plain(kind, json.loads(found[0]))
-            known = read_fold(journal, reader)
-            archived = (row.record for row in read_archive(journal, reader))
-            records = chain(() if known is None else known.fold.records, archived)
-            return next((record for record in records if isinstance(record, kind)), None)
-    except (Malformed, ValueError, TypeError, RecursionError) as error:
-        raise DamagedStore(f"{journal}: {error}") from None
+    fold, rows, _ = read_folded(journal)
+    known = () if fold is None else fold.records
+    records = chain(known, (row.record for row in rows))
+    return next((record for record in records if isinstance(record, RunPinned)), None)
 
 
 def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
@@ -362,12 +339,11 @@ def load_folder_number(state: Path) -> bytes:
 
 
 class CopyParts:
-    """Collects the parts of a copy in a state folder; a new process begins anew."""
+    """Collects the parts of a copy in a state folder; its first part begins it anew."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / COPY
         self._path = self._folder / f"{JOURNAL}.part"
-        self._digest, self._size, self._have = b"", 0, 0
 
     def keep(self, part: CopyPart) -> None:
         """Stores the next part.
@@ -376,24 +352,21 @@ class CopyParts:
             Refused: it is another part, or the copy does not have the announced size and digest.
             OperatorError: the disk refuses.
         """
-        if part.offset == 0:
-            self._digest, self._size, self._have = part.digest, part.size, 0
-        expected = (self._digest, self._size, self._have)
-        if (part.digest, part.size, part.offset) != expected or not part.part:
-            raise Refused("the coordinator sent another part of its journal than was asked for")
-        if not part.end <= self._size <= MOST_COPY:
-            raise Refused(f"the coordinator's copy of its journal has not {self._size} bytes")
+        if not part.end <= part.size <= MOST_COPY:
+            raise Refused(f"the coordinator's copy of its journal has not {part.size} bytes")
         try:
             make_directory(self._folder, 0o700)
             opener = partial(os.open, mode=0o600)
-            with open(self._path, "ab" if self._have else "wb", opener=opener) as file:
+            with open(self._path, "ab" if part.offset else "wb", opener=opener) as file:
+                if file.tell() != part.offset or not part.part:
+                    text = "the coordinator sent another part of its journal than was asked for"
+                    raise Refused(text)
                 file.write(part.part)
-                if part.end == self._size:
+                if part.end == part.size:
                     file.flush()
                     durability.sync(file.fileno())
-            self._have = part.end
-            if self._have == self._size:
-                if digest_of_file(self._path) != self._digest:
+            if part.end == part.size:
+                if digest_of_file(self._path) != part.digest:
                     raise Refused("the coordinator's copy of its journal does not have its digest")
                 whole = self._folder / JOURNAL
                 put_in_place(self._path, whole)

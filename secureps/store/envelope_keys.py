@@ -59,10 +59,6 @@ class EnvelopeKeys(Secret):
         self._keys = dict(keys)
 
     @property
-    def newest(self) -> int:
-        return max(self._keys, default=0)
-
-    @property
     def oldest(self) -> int:
         return min(self._keys, default=1)
 

@@ -101,19 +101,8 @@ def name_damage(path: Path, where: str = "") -> Iterator[None]:
         raise DamagedStore(f"{path}: {where}{error}") from None
 
 
-Columns = tuple[int, float, str, str, bytes]
-"""A stored row: its number, its time, its record's class and text, its chain."""
-
-
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
     """Yields the rows after `first` up to `last`; DamagedStore names a bad one."""
-    return (_parse_row(path, *columns) for columns in _columns_after(path, base, first, last))
-
-
-def _columns_after(
-    path: Path, base: sqlite3.Connection, first: Mark, last: Mark
-) -> Iterator[Columns]:
-    """Yields the same rows, compared with their digests, without reading their records."""
     seq, chain = first.seq, first.chain
     query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq"
     with name_damage(path, f"after row {seq}: "):
@@ -121,9 +110,9 @@ def _columns_after(
             seq += 1
             if columns[0] != seq:
                 raise DamagedStore(f"{path}: row {seq} is missing")
-            _check_row(path, chain, *columns)
-            chain = columns[-1]
-            yield columns
+            row = read_row(path, chain, *columns)
+            chain = row.chain
+            yield row
     if seq < last.seq:
         raise DamagedStore(f"{path}: row {seq + 1} is missing")
     if chain != last.chain:
@@ -134,13 +123,6 @@ def read_row(
     path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
 ) -> Row:
     """Reads a row from its columns and the `chain` before it; DamagedStore if it is bad."""
-    _check_row(path, before, seq, at, kind, body, chain)
-    return _parse_row(path, seq, at, kind, body, chain)
-
-
-def _check_row(
-    path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
-) -> None:
     where = f"{path}: row {seq}"
     try:
         sound = chain == chain_digest(before, seq, at, kind, body)
@@ -150,13 +132,10 @@ def _check_row(
         raise DamagedStore(f"{where} does not match its digest")
     if kind not in RECORDS:
         raise DamagedStore(f"{where} is a {kind}, which this version does not know")
-
-
-def _parse_row(path: Path, seq: int, at: float, kind: str, body: str, chain: bytes) -> Row:
     try:
         return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
     except (Malformed, ValueError, RecursionError) as error:
-        raise DamagedStore(f"{path}: row {seq} cannot be read: {error}") from None
+        raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
 def kind_of(record: Record) -> str:
@@ -187,9 +166,9 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 LEAST = 2 << 20
-"""Bytes of rows before which a journal is not compacted: a party stands still for some 0.2 seconds
-while it compacts as many. A journal with a longer fold waits for as many bytes as the fold has, so
-that compacting costs a bounded share of writing."""
+"""Bytes of rows before which a journal is not compacted: a party stands still for at most
+0.6 seconds while it compacts as many. A journal with a longer fold waits for as many bytes as the
+fold has, so that compacting costs a bounded share of writing."""
 
 MOST_COPY = 1 << 30
 """The most bytes of a copy for a standby, which is held in memory."""
@@ -286,8 +265,7 @@ def _archive(path: Path, base: sqlite3.Connection, last: Mark) -> None:
     """Moves the rows up to `last` into a segment of the archive."""
     if last == START:
         return
-    rows = _columns_after(path, base, last_archived(path, base), last)
-    lines = filter(None, (_pack_row(path, columns) for columns in rows))
+    lines = filter(None, map(_pack_row, rows_after(path, base, last_archived(path, base), last)))
     packed = zlib.compress("\n".join(lines).encode())
     own = _segment_digest(_archive_digest(base), last, packed)
     base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
@@ -371,19 +349,15 @@ def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
-def _pack_row(path: Path, columns: Columns) -> str:
+def _pack_row(row: Row) -> str:
     """Makes a row's line in the archive; empty if the row is not archived."""
-    seq, at, kind, body, chain = columns
-    if RECORDS[kind] in UNTOLD or (RECORDS[kind] is requests.Examined and _NO_FLAW in body):
+    record = row.record
+    if type(record) in UNTOLD or (isinstance(record, requests.Examined) and not record.flaw):
         return ""
-    if RECORDS[kind] in (requests.Submit, member_records.Sealed):
-        summary = _summarize_receipt(_parse_row(path, *columns).record)
-        kind, body = kind_of(summary), encode_record(summary)
-    return f'[{seq},{at!r},"{kind}",{body},"{chain.hex()}"]'
-
-
-_NO_FLAW = '"flaw":""'
-"""A part of the text of an `Examined` without a flaw: JSON escapes quotes within a flaw."""
+    if isinstance(record, requests.Submit | member_records.Sealed):
+        record = _summarize_receipt(record)
+    text = encode_record(record)
+    return f'[{row.seq},{row.at!r},"{kind_of(record)}",{text},"{row.chain.hex()}"]'
 
 
 def _summarize_receipt(record: requests.Submit | member_records.Sealed) -> records.ReceiptSummary:

@@ -219,7 +219,7 @@ def test_a_client_that_rests_holds_nobody_up(
     assert federation.finished == "all 4 versions are made"
     assert sites.trained(OWN) == 2
     (told,) = [words[-1] for words in said if "have begun within an hour" in str(words)]
-    assert told.endswith("the next one may begin in 60 minutes")
+    assert told.endswith("the next one may begin in 60.0 min")
     assert federation.retired == set(), "it comes back"
     assert sites.state(OWN) == f"rests: {NO_REASON}: updates_per_hour"
     assert sites.loop.now() < 50.0

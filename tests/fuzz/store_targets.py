@@ -124,10 +124,9 @@ def _journals(folder: Path) -> list[Target]:
     copies = ("store.backup:_find", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_rows:_parse_slot")
     parts = ("store.journal_rows:_parse_fold", "store.journal_rows:_unpack_row")
-    parsers = ("store.journal_rows:read_row", "store.journal_rows:_parse_row")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
-        Target("journal-row", parsers, texts, _row),
+        Target("journal-row", ("store.journal_rows:read_row",), texts, _row),
         Target("journal", reads, (base,), read, cost=30),
         Target("journal-opened", writes, (base,), opened, cost=120),
         Target("backup", copies, (base,), restored, cost=300),

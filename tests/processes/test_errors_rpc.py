@@ -340,8 +340,8 @@ def test_a_bad_request_is_refused(case: str, peer: HostilePeer) -> None:
 
 
 ELSEWHERE = (
-    "block ... of ... is not placed on ..., by the placement that it knows: ... takes it in "
-    "(the other side's fault)"
+    "... does not take block ... of ... from ...: by the placement that it knows ... takes it in, "
+    "and passes it on to others that hold it (the other side's fault)"
 )
 
 

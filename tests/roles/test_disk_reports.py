@@ -39,7 +39,7 @@ from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.executor_kit import Stage
 from tests.kits.federations import same, small_federation, small_plan, status_of, unharmed
 from tests.kits.ledgers import charge
-from tests.kits.roles_kit import HOLDER, SHARDS, World, make_plan, refused
+from tests.kits.roles_kit import HOLDER, World, make_plan, refused
 from tests.service.test_executor import HEADER
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -318,17 +318,6 @@ def test_a_server_s_trouble_is_told_until_it_comes_anew() -> None:
     assert f"{HOLDER} takes no part in the run: no" in world.status().groups[0].reason
     world.give(HOLDER, register)
     assert told() == ""
-
-
-def test_the_same_trouble_of_several_servers_is_told_once() -> None:
-    world = World(make_plan())
-    world.servers()
-    world.enter("c0")
-    for shard in SHARDS:
-        world.give(shard, Trouble(shard, "waits for its own disk: no"))
-    reason = world.status().groups[0].reason
-    assert f"{', '.join(SHARDS)}, each waits for its own disk: no" in reason
-    assert reason.count("waits for its own disk") == 1
 
 
 def test_a_spool_whose_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

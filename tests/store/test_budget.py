@@ -177,16 +177,16 @@ def test_a_charge_reads_what_is_new_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading ten thousand rows for each charge would take too long."""
-    path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows._parse_row
+    path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows.read_row
     ledger, other = BudgetLedger(path, cost(23) * 1.0001), BudgetLedger(path)
     for version in range(20):
         charge(ledger, ONE, spent(version))
 
-    def reads(where: Path, seq: int, *columns: Any) -> Any:
+    def reads(where: Path, before: bytes, seq: int, *columns: Any) -> Any:
         read.append(seq)
-        return real(where, seq, *columns)
+        return real(where, before, seq, *columns)
 
-    monkeypatch.setattr(journal_rows, "_parse_row", reads)
+    monkeypatch.setattr(journal_rows, "read_row", reads)
     charge(other, TWO, spent(0))
     assert read == list(range(1, 21))
     read.clear()

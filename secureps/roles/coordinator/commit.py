@@ -119,12 +119,8 @@ def _describe_awaited(tx: Transaction, ids: Collection[SubmissionId]) -> str:
     """Says which members must send their blocks again, and which of them have left the run."""
     clients = sorted(id.client for id in ids)
     text = f"a shard lost the sums and blocks of members: waits for {named(clients)} again"
-    if left := [client for client in clients if client in tx.federation.retired]:
-        alone = len(left) == 1
-        take, them = ("takes", "it") if alone else ("take", "them")
-        folder = "its state folder" if alone else "their state folders"
-        text += f"; {named(left)} {take} part no more: start {them} again with {folder}"
-    return text
+    left = [client for client in clients if client in tx.federation.retired]
+    return f"{text}; start {named(left)} again with the state folder of each" if left else text
 
 
 def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
@@ -478,8 +474,7 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
     """
     gone = sorted(id.client for id in ids if id in tx.sessions.gone)
     if gone:
-        names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
-        text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
+        text = f"a shard lost the sums and blocks of members, and so did {named(gone)}"
         burn(tx, group, text)
     elif ids:
         send_again(tx, ids)

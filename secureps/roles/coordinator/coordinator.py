@@ -78,7 +78,7 @@ from secureps.roles.coordinator.status import (
     servers,
     status,
 )
-from secureps.roles.coordinator.transaction import Located, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -247,12 +247,9 @@ class Coordinator(Seat):
             case Tick():
                 return self._close_turn(tx)
             case WatchLost():
-                for known in (self._sessions.waiting, self._sessions.told_of):
-                    known.pop(sender, None)
+                self._sessions.waiting.pop(sender, None)
                 self._sessions.watchers.discard(sender)
                 self._say_of_server(tx, sender, "is away")
-                if self.plan.section.replicas == 1:
-                    return tx.step
                 # a shard leaves the run if it stays away
                 return self._close_turn(tx, self._patience(tx, sender, event))
             case WorkFailed(_, error) | Failed(_, error):
@@ -322,8 +319,6 @@ class Coordinator(Seat):
                 if waits := membership.join(tx, event):
                     return waits
                 self._sessions.renew(client, tx.now + self.plan.section.lease)
-                known = tx.federation
-                self._sessions.located[client] = known.addresses, known.placement.epoch
                 return self._welcome(tx, client)
             case requests.Subscribe(party, unsettled, epoch):
                 self._sessions.epochs[party] = epoch
@@ -398,8 +393,7 @@ class Coordinator(Seat):
             self._sessions.waiting.clear()
             for event in waiting:
                 self._watched(tx, event)
-                located = self._sessions.located.pop(event.party, None)
-                repeat_orders(tx, event.party, event.unsettled, located)
+                repeat_orders(tx, event.party, event.unsettled)
 
     def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
         party = event.party
@@ -565,28 +559,20 @@ def _leave_out(tx: Transaction, act: Act) -> None:
 # --- repeated orders ---------------------------------------------------------------
 
 
-def repeat_orders(
-    tx: Transaction,
-    party: str,
-    unsettled: tuple[SubmissionId, ...],
-    located: Located | None = None,
-) -> None:
+def repeat_orders(tx: Transaction, party: str, unsettled: tuple[SubmissionId, ...]) -> None:
     """Repeats to a party that subscribed all orders that still concern it, in order of the steps.
 
     Args:
         unsettled: submissions whose fate the party does not know: those in a client's outbox, or
             those of which a shard has blocks.
-        located: the shards' addresses and the placement's epoch that a client got when it joined.
     """
-    federation, pinned = tx.federation, tx.federation.pinned
-    if pinned is None:
+    federation = tx.federation
+    if federation.pinned is None:
         return
     if party in federation.moving.removed:
         resharding.dismiss(tx, party)
         return
-    spare = tx.is_spare(party)  # a spare shard is told its run, and nothing else
-    if spare or party in federation.placed or party in tx.holders:
-        tx.order(party, tx.make_configure())
+    tx.order(party, tx.make_configure())
     if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
@@ -603,12 +589,9 @@ def repeat_orders(
                 tx.order(party, commit.make_open(tx, group))
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost sums of this holder
-    elif not spare:
+    elif not tx.is_spare(party):  # a spare shard is told its run, and nothing else
         for committee in opening.used_committees(tx):
             tx.order(party, opening.make_seal_for(tx, committee))
-        now = (federation.addresses, pinned.placement.epoch)
-        if located != now:  # a shard or a block moved since the client joined
-            tx.order(party, tx.make_configure())
         for id in unsettled:
             if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))

@@ -137,14 +137,12 @@ def pass_fence(tx: Transaction) -> None:
 
 
 def pick_next(tx: Transaction) -> tuple[requests.Subscribe, ...]:
-    """Returns the subscriptions of the servers to be told of this incarnation now, each once."""
+    """Returns the subscriptions of the servers to be told of this incarnation next."""
     if is_ruling(tx):
         return ()
-    sessions, own = tx.sessions, tx.federation.incarnation
-    turn = _lacking_shards(tx)[:1] or tx.holders
-    asks = [p for p in turn if p in sessions.waiting and sessions.told_of.get(p) != own]
-    sessions.told_of |= dict.fromkeys(asks, own)
-    return tuple(sessions.waiting[party] for party in asks)
+    waiting, obeying = tx.sessions.waiting, _obeying_holders(tx)
+    turn = _lacking_shards(tx)[:1] or [h for h in tx.holders if h not in obeying]
+    return tuple(waiting[party] for party in turn if party in waiting)
 
 
 def _lacking_shards(tx: Transaction) -> list[str]:

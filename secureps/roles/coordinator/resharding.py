@@ -35,10 +35,6 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests
 from secureps.wording import named
 
-SHOWN = 3
-"""Most blocks that a refusal names."""
-
-
 # --- acts of an operator ----------------------------------------------------------
 
 
@@ -94,10 +90,9 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
     if what is ShardDeed.DRAIN:
         raise Refused(f"{name} is away: start it, and it hands its blocks over; or remove it")
     if only := find_sole_blocks(tx, name):
-        blocks = ", ".join(f"block {block} of {group}" for group, block in only[:SHOWN])
-        more = f", and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
+        blocks = named([f"block {block} of {group}" for group, block in only])
         raise Refused(
-            f"{name} is away, and nobody else who is here has {blocks}{more}: they would be lost; "
+            f"{name} is away, and nobody else who is here has {blocks}: they would be lost; "
             "start it again, and it hands them over"
         )
 

@@ -31,9 +31,6 @@ from secureps.wording import counted, group_by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
 
-SHOWN = 3
-"""Most absent parties that a group's reason names; a table has all."""
-
 NOT_TAKEN = "cannot be taken as it is: the coordinator's log says why"
 """Follows the name of a server that waits for an operator (`transaction.refuse_once`)."""
 
@@ -175,7 +172,8 @@ def describe_wait(tx: Transaction, group: GroupState, servers: Servers) -> str:
         )
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_describe_lacking(tx, group, servers)}"
-    reason = "; ".join([reason, *_describe_troubles(servers)])
+    ill = (f"{each.name} {each.trouble}" for each in servers if each.trouble)
+    reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or pinned is None:
         return reason
     out = {name: why for name, why in group.absences.items() if name not in group.invited}
@@ -191,22 +189,12 @@ def describe_wait(tx: Transaction, group: GroupState, servers: Servers) -> str:
     failed = sorted(n for n in away & gone.keys() if gone[n].startswith(requests.FAILED))
     rest = sorted((away & gone.keys()) - federation.retired - set(failed))
     absent = (
-        f"{named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away" if names else "",
-        f"{named(stopped, SHOWN)} stopped" if stopped else "",
-        f"{named(failed, SHOWN)} failed" if failed else "",
-        f"{named(rest, SHOWN)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
+        f"{named(names)} {'is' if len(names) == 1 else 'are'} away" if names else "",
+        f"{named(stopped)} stopped" if stopped else "",
+        f"{named(failed)} failed" if failed else "",
+        f"{named(rest)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
     )
     return "; ".join([reason, *filter(None, absent)])
-
-
-def _describe_troubles(servers: Servers) -> Iterator[str]:
-    """Says what is wrong at servers; one text for all servers with the same trouble."""
-    alike = dict[str, list[str]]()
-    for each in servers:
-        if each.trouble:
-            alike.setdefault(each.trouble, []).append(each.name)
-    for trouble, names in alike.items():
-        yield f"{named(names, SHOWN)}{', each' if len(names) > 1 else ''} {trouble}"
 
 
 def _describe_lacking(tx: Transaction, group: GroupState, servers: Servers) -> str:
@@ -221,7 +209,7 @@ def _describe_lacking(tx: Transaction, group: GroupState, servers: Servers) -> s
     if group.receipts or plan.is_given(group.name):
         made = group.coming
         makers = [shard for shard in federation.owners(group.name) if shard not in made]
-        return f"{named(makers, SHOWN)} to make version 0"
+        return f"{named(makers)} to make version 0"
     return f"the first model of {federation.founder or 'a client'}"
 
 

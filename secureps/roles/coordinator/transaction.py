@@ -28,7 +28,6 @@ from secureps.messages.orders import (
     Settled,
     ShardOrder,
 )
-from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Base, SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
@@ -38,9 +37,6 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Step
 from secureps.roles.pinned_run import LATER, PinnedRun
-
-Located = tuple[tuple[ShardAddress, ...], int]
-"""The shards' addresses, and the epoch of the placement."""
 
 
 @dataclass(slots=True)
@@ -61,7 +57,6 @@ class Sessions:
         counted: by client and group, the public number of examples that it began with.
         unconfirmed: (group, shard) for each shard that was prepared and has come back since: it may
             have lost what it prepared.
-        located: the addresses that a client got when it joined, until it watches.
         away: since when shards of the run are not here.
         reached: by shard, the groups of which it has the committed version, by its last report.
         prepared: (epoch, group, shard) for each shard that has its blocks of a coming placement.
@@ -71,7 +66,6 @@ class Sessions:
         proposed: clients that were shown the plan before they joined.
         refused: clients that took no part in the plan, and for which the log says so.
         obeyed: the incarnation that each server says it obeys.
-        told_of: the incarnation that each server was told of before this coordinator ruled.
         waiting: subscriptions of servers until this coordinator rules.
         caught_up: the standby that has the whole journal, until it is on record that it follows.
         followed: whether a standby has had the whole journal in this incarnation.
@@ -92,7 +86,6 @@ class Sessions:
     gone: set[SubmissionId] = field(default_factory=set)
     counted: dict[tuple[str, str], int] = field(default_factory=dict)
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
-    located: dict[str, Located] = field(default_factory=dict)
     away: dict[str, float] = field(default_factory=dict)
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
     prepared: set[tuple[int, str, str]] = field(default_factory=set)
@@ -102,7 +95,6 @@ class Sessions:
     proposed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     obeyed: dict[str, int] = field(default_factory=dict)
-    told_of: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, requests.Subscribe] = field(default_factory=dict)
     caught_up: bytes = b""
     followed: bool = False

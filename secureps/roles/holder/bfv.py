@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import Refused, SecurepsError
+from secureps.errors import ClientError, Refused
 from secureps.messages.orders import Open
-from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
+from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Telemetry
 from secureps.messages.run import Task
 from secureps.messages.submission import BlockHeader, Cohort
 from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
@@ -22,6 +22,7 @@ from secureps.roles.machine import (
     Prune,
     Step,
     Work,
+    WorkFailed,
 )
 
 
@@ -61,10 +62,14 @@ class BfvHolder(Holder):
                 return self._decrypt_sum(request, digest)
             case Answered(PutBlock(header)):
                 return self._note_stored(header.group, header.sequence, header.block)
-            case Answered():
+            case Failed(GetSum(group=group, cohort=number), error):
+                return self._give_up((group, number), str(error))
+            case Failed(PutBlock(header), error):
+                return self._give_up((header.group, header.sequence), str(error))
+            case Answered() | Failed():
                 return Step()
-            case Failed(request, error):
-                return self._take_failure(request, error)
+            case WorkFailed(OpenSum(cohort), ClientError() | Refused() as error):
+                return self._give_up(name_of(cohort), str(error))
             case Done(_, BlockHeader() as header, Telemetry(figures=(took,))) if sender == WORKER:
                 return self._send_opened(header, took.value)
         return super().handle_own(sender, event)
@@ -90,13 +95,14 @@ class BfvHolder(Holder):
         """Returns the progress of a cohort; None if it is opened or given up."""
         return self._progress[name] if name in self._openings else None
 
-    def cohort_of(self, task: Task) -> Name | None:
-        return name_of(task.cohort) if isinstance(task, OpenSum) else None
-
-    def give_up(self, name: Name, reason: str) -> Step:
-        opened = tuple(header.key for header in self._progress[name].headers.values())
-        prune = [Work(Prune(opened))] if opened else []
-        return Step(effects=[*prune, *super().give_up(name, reason).effects])
+    def _give_up(self, name: Name, reason: str) -> Step:
+        """Tells the coordinator why this holder does not open a cohort."""
+        step = Step()
+        if name in self._openings:
+            opened = tuple(header.key for header in self._progress[name].headers.values())
+            step.effects += [Work(Prune(opened))] if opened else []
+            step.tell(self.refusal(self._openings.pop(name), reason))
+        return step
 
     # --- answers ------------------------------------------------------------------
 
@@ -107,7 +113,7 @@ class BfvHolder(Holder):
             return Step()
         if digest != opening.expected[block]:
             reason = f"the sum of block {block} is not the one that its shard held"
-            return self.give_up((group, cohort), reason)
+            return self._give_up((group, cohort), reason)
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
         order = self._openings[group, cohort]
         return Step(effects=[Work(OpenSum(order.cohort, block, key))])
@@ -138,16 +144,6 @@ class BfvHolder(Holder):
         step.tell(Opened(name, group, cohort, sums, self.about(order)))
         step.tell(Telemetry(name, group, order.cohort.version, figures))
         return step
-
-    def _take_failure(self, request: Request, error: SecurepsError) -> Step:
-        match request:
-            case GetSum():
-                name = request.group, request.cohort
-            case PutBlock(header):
-                name = header.group, header.sequence
-            case _:
-                return Step()
-        return self.give_up(name, str(error)) if name in self._openings else Step()
 
 
 def received_key(group: str, cohort: int, block: int) -> str:

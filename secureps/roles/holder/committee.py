@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
@@ -11,10 +10,9 @@ from secureps.errors import SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
-from secureps.messages.requests import Examined, KeyShare
+from secureps.messages.requests import Examined
 from secureps.messages.run import COORDINATOR, Task
-from secureps.messages.submission import Receipt, SubmissionId
-from secureps.roles.holder.holder import Holder, HolderRules, Name, name_of
+from secureps.roles.holder.holder import Holder, HolderRules, name_of
 from secureps.roles.machine import WORKER, Answered, Call, Done, Effect, Event, Failed, Step, Work
 
 
@@ -29,20 +27,12 @@ class AnnounceKey(Task):
     least: int
 
 
-TOLD_AT_ONCE = 16
-"""Findings that are sent together, without waiting for more."""
-
-
 class CommitteeHolder(Holder):
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(name, roster, rules, blind=True)
         self._announcing = False
-        self._asked: Counter[SubmissionId] = Counter()
-        self._found: list[Effect] = []
-        self._refusals: dict[Name, tuple[Effect, set[SubmissionId]]] = {}
-        """By cohort, the effect that refuses it, and the updates that must be examined first."""
 
     def resume(self, now: float) -> Step:
         step = super().resume(now)
@@ -71,11 +61,10 @@ class CommitteeHolder(Holder):
         match event:
             case Answered() | Failed():
                 return Step()
-            case Done(Examine(receipt=receipt), Examined() | None as found) if sender == WORKER:
-                return self._report_finding(receipt, found)
-            case Done(Open(cohort=cohort), KeyShare() as share) if sender == WORKER:
-                self._openings.pop(name_of(cohort), None)
-                said = (share, event.telemetry)
+            case Done(Examine() | Open() as task, tuple() as answers) if sender == WORKER:
+                if isinstance(task, Open):
+                    self._openings.pop(name_of(task.cohort), None)
+                said = (*answers, event.telemetry)
                 return Step(effects=[Call(COORDINATOR, each) for each in said if each is not None])
             case Done(_, EnvelopeKeyAnnounced() as announced) if sender == WORKER:
                 return self._record_key(announced)
@@ -87,33 +76,11 @@ class CommitteeHolder(Holder):
                 return step
         return super().handle_own(sender, event)
 
-    @property
-    def announced(self) -> EnvelopeKeyAnnounced | None:
-        return self.known.keys.announced
-
     def committee(self, digest: bytes | None) -> Committee:
         return self.pinned.plan.committee(self.names_of(digest))
 
     def begin(self, order: Open) -> list[Effect]:
         return [Work(order)]
-
-    def cohort_of(self, task: Task) -> Name | None:
-        return name_of(task.cohort) if isinstance(task, Open) else None
-
-    def give_up(self, name: Name, reason: str) -> Step:
-        """Examines all envelopes of the cohort, reports flaws, and then refuses the cohort.
-
-        If envelopes are not examined in advance, this is the only report of a flaw.
-        """
-        order = self._openings[name]
-        (refusal,) = super().give_up(name, reason).effects
-        self._refusals[name] = refusal, {receipt.id for receipt in order.receipts}
-        return Step(effects=[Work(Examine(order.incarnation, each)) for each in order.receipts])
-
-    def _open(self, order: Open) -> Step:
-        if name_of(order.cohort) in self._refusals:  # the refusal follows soon
-            return self.obey(order.incarnation)
-        return super()._open(order)
 
     def _examine(self, order: Examine) -> Step:
         step, receipt = self.obey(order.incarnation), order.receipt
@@ -125,29 +92,8 @@ class CommitteeHolder(Holder):
         except SecurepsError as error:
             step.tell(Examined(self.name, receipt.id, str(error), receipt.digest))
             return step
-        self._asked[receipt.id] += 1
         step.effects.append(Work(order))
         return step
-
-    def _report_finding(self, receipt: Receipt, found: Examined | None) -> Step:
-        """Reports what it found in an envelope, together with other findings of the moment.
-
-        An envelope whose key is erased (None) is not reported, because its client is not at fault.
-        A sound envelope is reported only if the coordinator asked about it.
-        """
-        asked, refusals = self._asked.pop(receipt.id, 0), self._refusals
-        if asked > 1:
-            self._asked[receipt.id] = asked - 1
-        due = [ids for _, ids in refusals.values() if receipt.id in ids]
-        if found is not None and (asked or (due and found.flaw)):
-            self._found.append(Call(COORDINATOR, found))
-        for ids in due:
-            ids.remove(receipt.id)
-        over = [name for name, (_, ids) in refusals.items() if not ids]
-        if self._asked and not over and len(self._found) < TOLD_AT_ONCE:
-            return Step()
-        told, self._found = self._found, []
-        return Step(effects=[*told, *(refusals.pop(name)[0] for name in over)])
 
     # --- keys ---------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ What happens to one cohort:
     asked       `Holder._open` has `HolderLedger.check` look at the cohort and its receipts
     released    `HolderLedger.release` journals the cohort: it counts as opened from now on
     begun       the effects of `begin` follow the record: derive a share, or fetch the sums
-    answered    a share, or what was opened, goes out; else a refusal (`give_up`, `refusal`)
+    answered    a share, or what was opened, goes out; else a refusal (`refusal`)
 
 What survives a kill. The ledger knows every opened cohort that could matter, and the model of
 every base version. The coordinator repeats its order, and a committee's holder answers with the
@@ -38,14 +38,12 @@ Look first at `HolderLedger.check` for what is opened, and at the two subclasses
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
-    ClientError,
     ConfigError,
     Fenced,
     InternalError,
@@ -67,7 +65,7 @@ from secureps.messages.holder_records import (
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
-from secureps.messages.run import COORDINATOR, GroupVersion, Task, wrong_run
+from secureps.messages.run import COORDINATOR, GroupVersion, wrong_run
 from secureps.messages.submission import (
     UPDATE,
     Base,
@@ -106,7 +104,6 @@ from secureps.roles.pinned_run import (
     PinnedParty,
     check_minimum,
     check_run,
-    describe_behind,
 )
 from secureps.wording import named
 
@@ -119,9 +116,6 @@ OVER = "the run is over"
 FAILED = "the run failed"
 """Begins the line with which a key holder reports that the run has failed. The holder keeps its
 keys, because the run may go on."""
-
-LAST_WORD = 5.0
-"""Seconds that a holder which takes no part waits for the coordinator to hear of it."""
 
 
 def name_of(cohort: Cohort) -> Name:
@@ -366,10 +360,6 @@ class HolderLedger(PinnedParty):
 
     # --- the run ------------------------------------------------------------------
 
-    @property
-    def placement(self) -> int:
-        return 0 if self._pinned is None else self._pinned.placement.epoch
-
     def register(self) -> Register:
         """Makes the registration, with the newest cohort of each group that this holder opened."""
         reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
@@ -409,10 +399,8 @@ class HolderLedger(PinnedParty):
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # with a later kit, it still opens for this kit's committee
                 self.follower.resume(step)
-        before, roster = self.pinned, self.follower.roster
-        if before.must_wait(order.placement, roster):  # told again once it has the newer roster
-            step.effects.append(describe_behind(self.name, order.placement))
-        self._pinned = before.follow_placement(order.placement, roster)
+        before = self.pinned
+        self._pinned = before.follow_placement(order.placement, self.follower.roster)
         step.effects += self._pinned.call_off_left(before)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         return step
@@ -573,11 +561,11 @@ class HolderLedger(PinnedParty):
         sums = _digest(order.held)
         self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
-    def refusal(self, order: Open, reason: object) -> Call:
-        """Tells the coordinator that this holder never opens a cohort."""
+    def refusal(self, order: Open, reason: object) -> OpenRefused:
+        """Makes the message that this holder never opens a cohort."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
-        return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
+        return OpenRefused(*known, str(reason), self.about(order))
 
 
 def _digest(held: tuple[Held, ...]) -> bytes:
@@ -597,7 +585,6 @@ class Holder(HolderLedger, ABC):
         self._openings: dict[Name, Open] = {}
         self._watches = False
         self._end: tuple[Trouble, Halt] | None = None
-        self._until = math.inf
 
     # --- Machine ------------------------------------------------------------------
 
@@ -609,7 +596,7 @@ class Holder(HolderLedger, ABC):
         return step
 
     def wake(self) -> float | None:
-        return None if self._end is None else self._until
+        return None
 
     def subscription(self) -> Subscribe:
         own = self.follower.roster
@@ -634,7 +621,7 @@ class Holder(HolderLedger, ABC):
         if self._end is not None:
             last, halt = self._end
             over = isinstance(event, Answered | Failed) and event.request == last
-            return Step(effects=[halt] if over or now >= self._until else [])
+            return Step(effects=[halt] if over else [])
         match event:
             case Answered(Trouble()):
                 return Step(effects=self._disk.repeat_if_stale(event.request))
@@ -661,15 +648,13 @@ class Holder(HolderLedger, ABC):
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
                 obeyed = self.obey(incarnation)
                 return obeyed.watch_if(self.follower.follow(obeyed, text))
-            case WorkFailed(task, error):
-                return self._take_failed_work(task, error)
             case Configure() if sender == COORDINATOR:
-                before = self.placement
+                before = self._pinned
                 try:
                     configured = self.configure(event)
                 except (WrongRun, PlanRefused, ConfigError) as error:
-                    return self._refuse(now, error)
-                if before != self.placement:  # a shard that left does not answer any more
+                    return self._refuse(error)
+                if self._pinned is not before:  # a shard that left does not answer any more
                     self._openings.clear()
                 return configured
             case Open() if sender == COORDINATOR:
@@ -681,27 +666,21 @@ class Holder(HolderLedger, ABC):
     @abstractmethod
     def handle_own(self, sender: str, event: Event) -> Step:
         """Handles an event that only this kind of holder takes."""
+        if isinstance(event, WorkFailed):
+            return Step(effects=[Halt(str(event.error), type(event.error))])
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @abstractmethod
     def begin(self, order: Open) -> list[Effect]:
         """Returns the effects that begin to open a cohort; SecurepsError if it cannot be opened."""
 
-    @abstractmethod
-    def cohort_of(self, task: Task) -> Name | None:
-        """Returns the cohort that a task helps to open; None for any other task."""
-
-    def give_up(self, name: Name, reason: str) -> Step:
-        """Tells the coordinator why this holder does not open a cohort."""
-        return Step(effects=[self.refusal(self._openings.pop(name), reason)])
-
     # --- orders -------------------------------------------------------------------
 
-    def _refuse(self, now: float, error: SecurepsError) -> Step:
-        """Tells the coordinator that this holder takes no part, and ends it."""
+    def _refuse(self, error: SecurepsError) -> Step:
+        """Tells the coordinator that this holder takes no part; then it ends."""
         why = f"takes no part in the run: {error}"
         said = Trouble(self.name, why)
-        self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
+        self._end = said, Halt(f"this holder {why}", type(error))
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _open(self, order: Open) -> Step:
@@ -714,16 +693,9 @@ class Holder(HolderLedger, ABC):
             self.check(order)
             effects = self.begin(order)
         except SecurepsError as error:
-            step.effects.append(self.refusal(order, error))
+            step.tell(self.refusal(order, error))
             return step
         self.release(step, order)
         self._openings[name_of(cohort)] = order
         step.effects += effects
         return step
-
-    def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
-        """Gives up a cohort if a client is to blame; any other error ends this holder."""
-        name = self.cohort_of(task)
-        if name is not None and isinstance(error, ClientError | Refused):
-            return self.give_up(name, str(error)) if name in self._openings else Step()
-        return Step(effects=[Halt(str(error), type(error))])

@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from secureps.crypto.roster import Roster
 from secureps.errors import (
     BudgetSpent,
     Conflict,
@@ -104,10 +103,9 @@ from secureps.roles.member.outbox import (
     GATHER_SECONDS,
     Desk,
     Outbox,
-    Readiness,
     Timing,
-    find_readiness,
     portion,
+    why_not_evaluated,
 )
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import (
@@ -120,43 +118,13 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, PinnedParty
-from secureps.wording import counted
+from secureps.wording import duration
 
 
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, requests.PutBlock(each), attach=each.key))
-
-
-def follow_shards(
-    step: Step,
-    pinned: Pinned,
-    told: orders.Configure | requests.Welcome,
-    roster: Roster,
-    out: Outbox,
-    model: PulledModel,
-) -> Pinned:
-    """Follows the coordinator's word on where shards and blocks are; returns the run by it.
-
-    Blocks that are in transit go to their new primaries. Word of another run changes nothing.
-    """
-    if told.run.id != pinned.run.id:
-        return pinned
-    step.effects += [Locate(shard.name, shard.advertise) for shard in told.shards]
-    moved = pinned.follow_placement(told.placement, roster)
-    if moved is pinned:
-        return pinned
-    step.effects += moved.call_off_left(pinned)
-    before, now = pinned.placement, moved.placement
-    model.ask_again(lambda *at: not set(before.holders(*at)) <= set(now.holders(*at)))
-    for id, transfer in out.moving.items():
-        for header in out.blocks_of(id):
-            place = header.group, header.block
-            to = now.holders(*place)[0]
-            if header.block not in transfer.stored and to != before.holders(*place)[0]:
-                step.effects.append(Call(to, requests.PutBlock(header), attach=header.key))
-    return moved
 
 
 _IDLE = (
@@ -213,8 +181,6 @@ class Member(PinnedParty):
         self._has_told_why = False
         """True once it has told its data holder why it sends no evaluation."""
         self._lowered: float | None = None
-        self._ahead: orders.Configure | requests.Welcome | None = None
-        """The newest word of a placement with shards that are not on this client's roster yet."""
         self._first_due: float | None = None
         self._gathers_until: float | None = None
         """Until when it waits for further invitations, after the first was due."""
@@ -392,8 +358,7 @@ class Member(PinnedParty):
                     text = f"evaluates version {message.version}: {message.examples:,} records"
                     step.say(text)
             case KitRead() if sender == WORKER:
-                if self._follower.read(step, event):
-                    self._catch_up(step)
+                self._follower.read(step, event)
             case _ if sender == COORDINATOR and self._pinned is not None:
                 self._obey(now, step, event)
             case _:
@@ -432,7 +397,6 @@ class Member(PinnedParty):
                 self._follow(step, order)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
-                self._catch_up(step)
             case orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
             case orders.Finish(_, reason, failure):
@@ -614,17 +578,17 @@ class Member(PinnedParty):
             return self._judge(step)
         group = self._plan.trailing
         invite = self._desk.invite(group)
-        ready = find_readiness(self._plan, self._model.published, invite)
-        if invite is None or ready is Readiness.EARLY:
+        objection = why_not_evaluated(self._plan, self._model.published, invite)
+        if invite is None or objection is None:
             return False
         self._desk.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
         if self._desk.is_pending(group, base):
             return False
-        refusal = self._budget.evaluation_objection()
-        if ready is not Readiness.READY or refusal:
+        if self._budget.evaluation_objection():
+            objection = DECLINES
+        if objection:
             del self._desk.open[group]
-            if ready is not Readiness.PAST:
-                self._decline_evaluation(step, invite, DECLINES if refusal else ready.value)
+            self._decline_evaluation(step, invite, objection)
             return False
         if (task := self._make_evaluation(step, self._aim(group, base))) is not None:
             self._desk.follow(group)
@@ -749,17 +713,23 @@ class Member(PinnedParty):
         step.effects.append(Watch())
 
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
-        roster, own = self._follower.roster, (self._out, self._model)
-        if self.pinned.must_wait(told.placement, roster):
-            self._ahead = told  # a shard came while this client was away; its roster will follow
-            return
-        self._ahead = None
-        self._pinned = follow_shards(step, self.pinned, told, roster, *own)
+        """Follows the coordinator's word on where shards and blocks are.
 
-    def _catch_up(self, step: Step) -> None:
-        """Follows a placement that had to wait for a newer roster."""
-        if (told := self._ahead) is not None:
-            self._follow(step, told)
+        What is in transit is sent and asked for once more, where it is placed now. Word of another
+        run changes nothing, nor do shards that are not on this client's roster yet: the coordinator
+        tells them again, behind their roster.
+        """
+        if told.run.id != (before := self.pinned).run.id:
+            return
+        step.effects += [Locate(shard.name, shard.advertise) for shard in told.shards]
+        self._pinned = before.follow_placement(told.placement, self._follower.roster)
+        if self._pinned is before:
+            return
+        step.effects += self._pinned.call_off_left(before)
+        self._model.ask_again()
+        for id, transfer in self._out.moving.items():
+            left = (h for h in self._out.blocks_of(id) if h.block not in transfer.stored)
+            send_blocks(step, self._pinned, left)
 
     def _take_failure(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
@@ -884,12 +854,8 @@ class Departure:
         if self.away:
             return
         self.begin(reason=reason, until=now + seconds)
-        minutes = counted(max(1, round(seconds / 60)), "minute")
-        text = (
-            "as many trainings as this site allows (updates_per_hour) have begun within an hour: "
-            f"the next one may begin in {minutes}"
-        )
-        step.say(text)
+        text = "as many trainings as this site allows (updates_per_hour) have begun within an hour"
+        step.say(f"{text}: the next one may begin in {duration(seconds)}")
 
     def end_rest_if_due(self, now: float) -> bool:
         """Ends a rest whose time has passed; returns whether the coordinator must be told."""

@@ -12,7 +12,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from statistics import fmean
 
 from secureps.config.plan import PlanSection
@@ -357,20 +356,10 @@ GATHER_SECONDS = 0.05
 """How long a client waits for more invitations to groups without rounds, after the first one."""
 
 
-class Readiness(Enum):
-    """Answer to whether a client can follow an invitation to evaluate."""
-
-    EARLY = "the version is not published yet, as far as this client knows"
-    READY = "every group of the model is at the version"
-    LATE = "a group of the model has gone on"
-    PAST = "the evaluation is over"
-    UNPLANNED = "the plan has no such evaluation"
-
-
-def find_readiness(
+def why_not_evaluated(
     plan: Plan, published: Mapping[str, Published], invite: Invite | None
-) -> Readiness:
-    """Returns whether a client that knows these published versions can follow an invitation.
+) -> str | None:
+    """Returns why a client declines an invitation; empty if it evaluates, None if it waits.
 
     A client evaluates exactly the version that it is asked for, before it trains from that version.
     If it has a newer version already, it declines, so that the coordinator does not wait for it.
@@ -380,19 +369,16 @@ def find_readiness(
     """
     own = published.get(plan.trailing)
     if own is None or invite is None or own.version < invite.version:
-        return Readiness.EARLY
+        return None
     if own.version > invite.version:
-        return Readiness.PAST
-    if invite.evaluates not in plan.schedule:
-        return Readiness.UNPLANNED
-    if plan.schedule.base(invite.version, invite.evaluates).step != invite.step:
-        return Readiness.UNPLANNED
+        return "the evaluation is over"
+    planned = invite.evaluates in plan.schedule
+    if not planned or plan.schedule.base(invite.version, invite.evaluates).step != invite.step:
+        return "the plan has no such evaluation"
     versions = [published[g].version if g in published else -1 for g in plan.groups]
     if max(versions) > invite.evaluates:
-        return Readiness.LATE
-    if min(versions) != invite.evaluates:
-        return Readiness.EARLY
-    return Readiness.READY
+        return "a group of the model has gone on"
+    return "" if min(versions) == invite.evaluates else None
 
 
 @dataclass(slots=True)

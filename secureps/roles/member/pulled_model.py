@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
@@ -84,12 +84,9 @@ class PulledModel:
             self._unasked.clear()
         return bool(self._absent)
 
-    def ask_again(self, gone: Callable[[str, int], bool]) -> None:
-        """Has blocks asked for again whose shard does not hold them any more.
-
-        Other blocks are in transit, and asking twice would double the traffic.
-        """
-        self._unasked |= {place: None for place in self._absent if gone(*place)}
+    def ask_again(self) -> None:
+        """Has all blocks that are not here asked for again, because they may lie elsewhere now."""
+        self._unasked |= self._absent
 
     @property
     def is_pulling(self) -> bool:

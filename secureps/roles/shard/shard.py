@@ -95,7 +95,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import LATER, check_run, describe_behind
+from secureps.roles.pinned_run import LATER, check_run
 from secureps.roles.shard.peers import AGAIN, Fetcher, Forwarding, NoiseCopies, Peers
 from secureps.roles.shard.state import (
     UNLIMITED,
@@ -368,27 +368,15 @@ class Shard:
         it.
         """
         own, placed = self._name, self._find_takers(header)
-        what = f"block {header.block} of {header.group}"
-        if self._roster.find(sender).role == "shard" and not {own, sender} <= {*placed}:
-            raise NotReady(
-                f"{sender} passes on {what}, and one of {sender} and {own} does not hold it: by "
-                "another placement than here",
-                LATER,
-            )
-        if sender != header.author and sender not in placed:
+        what, first = f"block {header.block} of {header.group}", sender == header.author
+        if not first and self._roster.find(sender).role != "shard":
             raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
         if not placed:
             raise Malformed(f"{what} is not placed: there is none")
-        if own not in placed:
+        if own != placed[0] if first else not {own, sender} <= {*placed}:
             raise NotReady(  # any other error would make the client drop its update
-                f"{what} is not placed on {own}, by the placement that it knows: {placed[0]} takes "
-                "it in",
-                LATER,
-            )
-        if sender == header.author and own != placed[0]:
-            raise NotReady(  # any other error would make the client drop its update
-                f"{own} holds a copy of {what}, and by the placement that it knows {placed[0]} "
-                "takes it in and passes it on",
+                f"{own} does not take {what} from {sender}: by the placement that it knows "
+                f"{placed[0]} takes it in, and passes it on to others that hold it",
                 LATER,
             )
         author, pinned = self._roster.find(header.author), self.state.pinned
@@ -479,10 +467,8 @@ class Shard:
             return
         if not self.state.is_pinned:
             self._write(step, replace(pins, coming=None))
-        known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
-        if known.must_wait(*placements):  # told again once it has the newer roster
-            step.effects.append(describe_behind(self._name, order.coming or order.placement))
-        if known.follow_placement(*placements) is not known:
+        known = self.state.pinned
+        if known.follow_placement(order.placement, self._roster, order.coming) is not known:
             self._replace(step, pins)
         if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)

@@ -40,10 +40,9 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.plan import Plan
-from secureps.roles.holder import committee
 from secureps.roles.holder.bfv import OpenSum, received_key
 from secureps.roles.holder.committee import AnnounceKey
-from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, LAST_WORD, KeyRotation
+from secureps.roles.holder.holder import KEPT, KEY_COHORTS, KEY_SECONDS, KeyRotation
 from secureps.roles.machine import (
     WORKER,
     AnnouncedKeys,
@@ -152,55 +151,15 @@ def test_old_orders_and_other_runs_are_refused() -> None:
     assert "keep the one that it has while its run goes on" in halt.reason
 
 
-def found(receipt: Receipt, flaw: str = "") -> Done:
-    """Holder 1 has examined its envelope."""
-    made = requests.Examined("holder-1", receipt.id, flaw, receipt.digest)
-    return Done(orders.Examine(1, receipt), made)
-
-
 def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     holder = bench().holder(1)
     before = list(holder.journal)
     receipt = crowd()[0].receipt
     step = holder.begin(orders.Examine(1, receipt))
     assert step == Step(effects=[Work(orders.Examine(1, receipt))])
-    assert said(holder.give(WORKER, found(receipt))) == [found(receipt).made]
-    assert holder.order(orders.Examine(1, receipt)) == [found(receipt).made]
+    sound = requests.Examined("holder-1", receipt.id, "", receipt.digest)
+    assert holder.order(orders.Examine(1, receipt)) == [sound]
     assert holder.journal == before
-
-
-def test_what_is_found_in_envelopes_that_came_together_is_told_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(committee, "TOLD_AT_ONCE", 3)
-    holder = bench().holder(1)
-    receipts = [sent.receipt for sent in crowd()]
-    for receipt in receipts[:5]:
-        holder.begin(orders.Examine(1, receipt))
-    told = [
-        said(holder.give(WORKER, found(receipt, str(flaw))))
-        for flaw, receipt in enumerate(receipts[:5])
-    ]
-    assert [len(each) for each in told] == [0, 0, 3, 0, 2], "three wait for nobody"
-    assert [(m.id, m.flaw) for each in told for m in each] == [
-        (receipt.id, str(flaw)) for flaw, receipt in enumerate(receipts[:5])
-    ]
-    assert len(holder.order(orders.Examine(1, receipts[5]))) == 1
-
-
-def test_a_refusal_waits_for_its_own_envelopes_and_for_no_others() -> None:
-    """Other envelopes are always being examined; of the cohort's own, only flaws are reported."""
-    holder, cohort, other = bench().holder(1), bench().opening(crowd()[:3], 1), crowd()[5].receipt
-    holder.begin(orders.Examine(1, other))
-    (work,) = (e for e in holder.begin(cohort).effects if isinstance(e, Work))
-    assert len(holder.give(WORKER, WorkFailed(work.task, Refused("no key"))).effects) == 3
-    assert holder.begin(cohort) == Step(), "it is being given up"
-    first, second, third = cohort.receipts
-    assert said(holder.give(WORKER, found(first))) == []
-    assert said(holder.give(WORKER, found(second, "no"))) == []
-    flaw, refusal = said(holder.give(WORKER, found(third)))
-    assert (flaw.id, flaw.flaw, refusal.reason) == (second.id, "no", "no key")
-    assert len(said(holder.give(WORKER, found(other)))) == 1
 
 
 def test_a_signature_is_verified_once_and_any_other_receipt_again(
@@ -299,8 +258,8 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     assert isinstance(work, Work)
     done = holder.worker.work(work.task)
     assert isinstance(done, Done)
-    assert isinstance(done.made, requests.KeyShare)
-    assert repr(done.made.share) not in repr(done)
+    assert isinstance(done.made, tuple)
+    assert repr(done.made[0].share) not in repr(done)
     step = holder.give(WORKER, done)
     assert step.records == []
     share, report = said(step)
@@ -465,7 +424,7 @@ def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replac
     holder, day = Bench().holder(0), 1.7e9
     for effect in holder.give(WORKER, KitRead(day)).effects:
         holder.worked(effect)
-    first = holder.machine.announced
+    first = holder.machine.known.keys.announced
     assert first is not None
     holder.keys.erase(first.number + 1)
     again = announced_by(holder, AnnounceKey(first.number, 0))
@@ -695,14 +654,15 @@ def test_a_shard_that_left_is_asked_no_more() -> None:
     assert step.effects[0] == CallOff(SHARDS[1])
 
 
-def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing() -> None:
+def test_a_holder_that_takes_no_part_ends_once_its_coordinator_has_heard_it() -> None:
     machine = Keys().machine
-    machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32)))
-    assert machine.wake() == 7.0 + LAST_WORD
+    (said,) = machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32))).effects
+    assert isinstance(said, Call)
     of_a_disk = Answered(requests.Trouble(HOLDER, "its disk is full"), requests.Noted())
     for event in (opening(), Tick(), of_a_disk):
         assert machine.handle(8.0, COORDINATOR, event) == Step(effects=[])
-    (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
+    failed = Failed(said.message, Malformed("x"))
+    (halt,) = machine.handle(9.0, COORDINATOR, failed).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
 

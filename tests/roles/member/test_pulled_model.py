@@ -16,15 +16,17 @@ from secureps.messages.run import GroupPlacement, GroupVersion, Placement
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.roles.machine import Call, CallOff, Halt, Locate, Say, Step
-from secureps.roles.member.member import follow_shards
+from secureps.roles.member.member import Member
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate, in_own_order
+from secureps.roles.member.terms import MemberSettings
 from secureps.roles.pinned_run import Pinned
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import (
     ADDRESSES,
     ROSTER,
+    SCHEMA,
     SHARDS,
     configure,
     make_header,
@@ -331,10 +333,18 @@ def pulls(step: Step) -> list[tuple[str, int]]:
     return [(to, m.block) for to, m in gets if isinstance(m, requests.GetBlock)]
 
 
-def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
-    step, model = Step(), PulledModel()
-    moved = follow_shards(step, placed(), left(), ROSTER, outbox(), model)
-    assert calls(step) == [(STAYS, 3)], "block 1 has arrived, by both"
+def follow(
+    known: Pinned, told: orders.Configure, out: Outbox, model: PulledModel | None = None
+) -> tuple[Step, Pinned]:
+    member, step = Member(MemberSettings("c0", ROSTER, SCHEMA)), Step()
+    member._pinned, member._out, member._model = known, out, model or PulledModel()
+    member._follow(step, told)
+    return step, member.pinned
+
+
+def test_what_was_on_its_way_goes_where_it_is_placed_now() -> None:
+    step, moved = follow(placed(), left(), outbox())
+    assert sorted(calls(step)) == [(STAYS, 0), (STAYS, 2), (STAYS, 3)], "block 1 has arrived"
     assert moved.placement.epoch == 2
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [GOES], "it is asked no more"
@@ -342,16 +352,14 @@ def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
 
 def test_what_is_sent_anew_is_sent_in_its_clients_own_order() -> None:
     id = SubmissionId("c1", "all", 1)
-    step = Step()
-    follow_shards(step, placed(), left(), ROSTER, outbox(id, stored=()), PulledModel())
-    assert calls(step) == [(STAYS, 3), (STAYS, 1)]
+    step, _ = follow(placed(), left(), outbox(id, stored=()))
+    assert calls(step) == [(STAYS, block) for block in in_own_order("c1", range(4))]
 
 
 def test_an_older_placement_changes_nothing() -> None:
     known = replace(placed(), placement=PLACEMENT.without(GOES))
-    step = Step()
-    assert follow_shards(step, known, configure(COPIED), ROSTER, outbox(), PulledModel()) is known
-    assert calls(step) == []
+    step, moved = follow(known, configure(COPIED), outbox())
+    assert (moved, calls(step)) == (known, [])
 
 
 def test_what_was_asked_of_who_left_is_asked_again() -> None:
@@ -362,34 +370,14 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
     first = [(e.to, e.others) for e in asked.effects if isinstance(e, Call)]
     assert first == [(STAYS, (GOES,)), (GOES, (STAYS,))] * 2
     assert model.is_pulling
-    moved = follow_shards(Step(), known, left(), ROSTER, Outbox(), model)
+    _, moved = follow(known, left(), Outbox(), model)
     again = Step()
     assert model.ask_for_absent(moved, again)
     assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
     assert [block for _, block in pulls(again)] == [block for _, block in pulls(asked)]
 
 
-def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
-    """A second request would double the traffic on links that are busy."""
-    before = Placement.by_block(1, SHARDS, {"all": [(STAYS,), (GOES,), (STAYS,), (GOES,)]})
-    both = Placement.by_block(2, SHARDS, {"all": [(STAYS, GOES), (GOES,), (STAYS,), (GOES,)]})
-    over = Placement.by_block(3, SHARDS, {"all": [(GOES,), (GOES,), (STAYS,), (GOES,)]})
-    known = Pinned.of(RunPinned(RUN, before, ADDRESSES))
-    model, asked = PulledModel({"all": False}), list[list[tuple[str, int]]]()
-    model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
-    for placement in (before, both, over):
-        told = replace(configure(COPIED), placement=placement)
-        known = follow_shards(Step(), known, told, ROSTER, Outbox(), model)
-        step = Step()
-        assert model.ask_for_absent(known, step)
-        asked.append(pulls(step))
-    assert [len(each) for each in asked] == [4, 0, 1]
-    assert asked[2] == [(GOES, 0)]
-
-
 def test_a_placement_that_is_none_is_refused() -> None:
     strange = replace(PLACEMENT, epoch=2, groups=(GroupPlacement("all", ("c1",) * 4),))
     with pytest.raises(WrongRun, match="no placement of this run's blocks"):
-        follow_shards(
-            Step(), placed(), replace(left(), placement=strange), ROSTER, Outbox(), PulledModel()
-        )
+        follow(placed(), replace(left(), placement=strange), Outbox())

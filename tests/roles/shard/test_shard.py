@@ -213,7 +213,7 @@ def test_what_is_in_sums_is_among_what_a_client_hears_of() -> None:
         ("c0", {"digest": b"short"}, Malformed, "a 32-byte digest"),
         ("c0", {"sequence": -1}, Malformed, "c0/all/-1: a sequence is at least 0"),
         ("c0", {"sequence": LAST_SEQUENCE + 1}, Malformed, f"at most {LAST_SEQUENCE}"),
-        ("c0", {"block": 1}, NotReady, "block 1 of all is not placed on shard-a"),
+        ("c0", {"block": 1}, NotReady, "shard-a does not take block 1 of all from c0"),
         ("c0", {"block": 4}, Malformed, "block 4 of all is not placed"),
         ("c0", {"block": -1}, Malformed, "block -1 of all is not placed"),
         ("c0", {"group": "none"}, Malformed, "no group is called 'none'"),
@@ -245,7 +245,7 @@ def test_signatures_and_roles_of_blocks() -> None:
         put = requests.PutBlock(desk.header(SubmissionId(name, "all", 1)))
         with pytest.raises(UnknownParty, match=text):
             desk.shard.inspect(name, put)
-    with pytest.raises(NotReady, match="shard-b passes on block 0 of all"):
+    with pytest.raises(NotReady, match="shard-a does not take block 0 of all from shard-b"):
         desk.shard.inspect("shard-b", requests.PutBlock(header))
     good = opened_header(desk.plan, desk.run, "all", 0, 0)
     assert good.length == 8 * 16
@@ -438,15 +438,13 @@ def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
         made.shard.inspect("c1", requests.PutBlock(header))
     alone = Desk("plain")
     alone.order(configure(alone.plan))
-    with pytest.raises(NotReady, match="one of shard-b and shard-a does not hold it"):
+    with pytest.raises(NotReady, match="that it knows shard-a takes it in"):
         alone.shard.inspect(PEER, requests.PutBlock(alone.header(block=0)))
 
 
 def test_an_author_sends_to_the_primary_that_both_know() -> None:
     """The primary has left: the client knows the next placement, and the shard does not yet."""
-    text = (
-        "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
-    )
+    text = "from c0: by the placement that it knows shard-b takes it in, and passes it on"
     made = doubled()
     block = requests.PutBlock(made.header(block=OTHERS))
     with pytest.raises(NotReady, match=text) as refusal:
