@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from secureps.client.initial_model import ServerAppResult
-from secureps.client.settings import TrackedSettings, only_importing, refuse_unknown
+from secureps.client.settings import TrackedSettings, only_importing
 from secureps.client.trainer import (
     EvaluateResult,
     Evaluator,
@@ -99,7 +99,6 @@ class Script:
         with blamed("make(settings)"):
             if self._app is not None:
                 return self._app.make(settings, state, name)
-            refuse_unknown(settings, self._functions)
             asked = TrackedSettings(settings)
             with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
                 made: Trainer = self._functions["make"](asked)

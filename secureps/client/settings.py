@@ -137,23 +137,6 @@ class TrackedSettings(dict[str, Any]):
         refuse_misspelt(known - self._asked, self._asked - known)
 
 
-EVERYBODYS = ("partition", "partitions")
-"""The settings that `up` and `simulate` give every client."""
-
-
-def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that a script's `SETTINGS`, if it has one, lacks."""
-    declared = names.get("SETTINGS")
-    if declared is None:
-        return
-    if isinstance(declared, str) or not all(isinstance(each, str) for each in declared):
-        raise ConfigError("SETTINGS must be the names of the settings that the script reads")
-    known = (*declared, *EVERYBODYS)
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"setting {key!r} is not known; {suggest(key, known)}")
-
-
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
     """Raises ConfigError for a given key that resembles a wanted one, and names both.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from secureps.arguments import check_types
 from secureps.client.runner import Joining
-from secureps.client.settings import TrackedSettings, importing, refuse_unknown
+from secureps.client.settings import TrackedSettings, importing
 from secureps.client.trainer import Setting, Trainer, blamed
 from secureps.run.cli import call
 from secureps.run.join import Build
@@ -42,7 +42,6 @@ def run_client(
     """
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
-        refuse_unknown(settings, getattr(make, "__globals__", {}))
         asked = TrackedSettings(settings)
         with blamed("make(settings)"):
             trainer = make(asked)

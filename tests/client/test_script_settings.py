@@ -13,7 +13,6 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.policy.plan import load_plan
-from secureps.run.own_script import run_client
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
@@ -131,40 +130,6 @@ def test_a_server_has_a_host_and_a_port(server: str, right: str, tmp_path: Path)
         Joining(server, tmp_path, "me", tmp_path)
     with pytest.raises(ConfigError, match=told):
         StatusClient(tmp_path, "me", server)
-
-
-DECLARES = "SETTINGS = ('alpha', 'rows')\ndef make(settings): return settings.get('alpha', 1.0)\n"
-
-
-def test_a_script_that_declares_its_settings_takes_no_others(tmp_path: Path) -> None:
-    script = loaded(tmp_path, DECLARES)
-    given = {"alpha": 2.0, "rows": 3, "partition": 0, "partitions": 6}
-    assert script.make(given) == 2.0  # type: ignore[comparison-overlap]
-    for key, hint in (("unheard", ""), ("row", r"did you mean rows\? ")):
-        text = rf"setting '{key}' is not known; {hint}known are alpha, rows, partition, partitions"
-        with pytest.raises(ConfigError, match=text):
-            script.make({key: 1})
-
-
-def test_a_script_of_ones_own_declares_them_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """`python script.py --set ...`: refused before anything is joined."""
-    names: dict[str, Any] = {}
-    exec(compile(DECLARES, "script.py", "exec"), names)
-    monkeypatch.setattr("secureps.run.join.take_part", lambda *given: pytest.fail("it joined"))
-    line = ["--server", "here:1", "--kit", str(tmp_path), "--name", "a", "--set", "unheard=1"]
-    with pytest.raises(SystemExit) as ended:
-        run_client(names["make"], line)
-    assert ended.value.code == 78
-    assert "error: setting 'unheard' is not known; known are alpha, rows" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("declared", ["'alpha'", "(1, 2)"])
-def test_a_declaration_is_a_collection_of_names(declared: str, tmp_path: Path) -> None:
-    script = loaded(tmp_path, f"SETTINGS = {declared}\ndef make(settings): return 1\n")
-    with pytest.raises(ConfigError, match="SETTINGS must be the names of the settings"):
-        script.make({"alpha": 1})
 
 
 # --- as Flower spells them --------------------------------------------------------

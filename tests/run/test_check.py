@@ -356,8 +356,8 @@ def test_what_a_script_refuses_names_the_script_and_what_a_plan_sets_the_plan(
     with pytest.raises(ConfigError) as refused:
         check(path, permit=RUN)
     assert str(refused.value) == f"{tmp_path / 'script.py'}: 3 rows are too few"
-    (tmp_path / "script.py").write_text('SETTINGS = ("line",)\n' + REFUSES)
-    with pytest.raises(ConfigError, match=f"^{path}: .*rows"):
+    (tmp_path / "script.py").write_text("def make(settings): return settings.get('row')\n")
+    with pytest.raises(ConfigError, match=f"^{path}: setting 'rows' is not known"):
         check(path, permit=RUN)
 
 

@@ -5,14 +5,13 @@ Mods that need Flower's own server are refused.
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +28,6 @@ from secureps.config.sections import read_toml, toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.tracebacks import describe_error
 from secureps.tracebacks import find_place as place_of
-from secureps.wording import suggest
 
 log = logging.getLogger("secureps")
 
@@ -52,14 +50,12 @@ class FlowerApp:
         where: the place where it was found, for error texts.
         client: its ClientApp, which may be made of a client or a client_fn.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
-        texts: returns all strings in the project's own code.
     """
 
     where: str
     client: ClientApp
     server: Callable[[], ServerApp | None] = lambda: None
     config: Mapping[str, Setting] = field(default_factory=dict)
-    texts: Callable[[], Collection[str]] = frozenset
 
     def __post_init__(self) -> None:
         if not self.legacy and not self._actions("train"):
@@ -166,7 +162,7 @@ def find_in_project(folder: Path) -> FlowerApp:
         return found if isinstance(found, ServerApp) else None
 
     config = dict(flatten_table(dict(own.get("config", {})), f"{where}: tool.flwr.app.config"))
-    return FlowerApp(str(folder), app, server, config, lambda: texts_of(folder))
+    return FlowerApp(str(folder), app, server, config)
 
 
 @contextmanager
@@ -266,9 +262,6 @@ def _load(folder: Path, reference: str, where: str) -> Any:
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
 """Settings of `up` and `simulate`, and their names in Flower's node_config."""
 
-_NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
-"""Names of folders that have other code than the project's."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -279,21 +272,16 @@ class Settings:
     initial: str | None
 
     @classmethod
-    def of(
-        cls,
-        declared: Mapping[str, Setting],
-        given: Mapping[str, Setting],
-        read: Callable[[], Collection[str]] = frozenset,
-    ) -> Settings:
+    def of(cls, declared: Mapping[str, Setting], given: Mapping[str, Setting]) -> Settings:
         """Merges `--set` with the defaults that the project's [tool.flwr.app.config] declares.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
-        partition-id and num-partitions. Other names go to node_config. If nothing is declared, they
-        go to run_config too; else the app's code (`read`) must contain them.
+        partition-id and num-partitions. Other names go to node_config, and if nothing is declared
+        to run_config too.
 
         Raises:
             ConfigError: a value's type differs from the default's, a partition is no whole number,
-                or a name is unknown or misspelt.
+                or a name is misspelt.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
@@ -305,29 +293,12 @@ class Settings:
                 initial = str(value)
             elif name in NODE or name in NODE.values():
                 node[NODE.get(name, name)] = _check_type(name, value, int)
-            elif declared and name not in read():
-                known = (*declared, *NODE, "initial")
-                raise ConfigError(f"setting {name!r} is not known; {suggest(name, known)}")
             else:
                 node[name] = value
                 if not declared:
                     run[name] = node[name]
         refuse_misspelt(node.keys() - NODE.values(), declared.keys() - given.keys())
         return cls(node, run, initial)
-
-
-def texts_of(folder: Path) -> frozenset[str]:
-    """Finds all strings in a project's Python files, and so all keys that its code can ask for."""
-    found = set[str]()
-    for path in folder.rglob("*.py"):
-        inside = path.relative_to(folder).parts
-        if any(part.startswith(".") or part in _NOT_ITS_OWN for part in inside):
-            continue
-        with suppress(OSError, SyntaxError, ValueError):
-            tree = ast.parse(path.read_bytes())
-            constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-            found.update(value for value in constants if isinstance(value, str))
-    return frozenset(found)
 
 
 def _check_type(name: str, value: Setting, kind: type) -> Setting:

@@ -90,7 +90,7 @@ class FlowerScript:
                 server = self._app.server()
             if server is None:
                 return None
-            given = Settings.of(self._app.config, settings, self._app.texts)
+            given = Settings.of(self._app.config, settings)
             rounds = {ROUNDS: versions} if ROUNDS in self._app.config else {}
             with seeded(seed):  # again, because torch may have been imported only now
                 founded = read_server_app(server, {**given.run, **rounds}, versions, clients)

@@ -102,7 +102,7 @@ class FlowerTrainer:
         self, app: FlowerApp, settings: Mapping[str, Setting], state: Path | None, name: str = ""
     ) -> None:
         self._app = app
-        self._settings = Settings.of(app.config, settings, app.texts)
+        self._settings = Settings.of(app.config, settings)
         self._states = States(state)
         self._name = name
         self._served, self._digest, self._ties = ServerAppRecords(), "", dict[str, str]()
