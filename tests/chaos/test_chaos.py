@@ -163,6 +163,11 @@ ENDS: dict[str, tuple[int, str]] = {
         152,
         "too few clients are left for version 3 of all",
     ),
+    # of the noise in a sum one disk is lost, and the file on the other is damaged
+    "rots:shard-1@1001,rots:shard-1@1002,wiped:shard-0@1003+2": (
+        1685,
+        "shard-0 cannot use the sum: the noise of block 0 is lost, at shard-1 too",
+    ),
     # who is sealed for two key holders that are lost goes on, or ends
     "replaced:holder-0@569+7.2,replaced:holder-2@744+7.2,gone:coordinator@691": (367, ""),
 }

@@ -486,13 +486,20 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
 
 
 def take_spoilt(tx: Transaction, event: requests.Spoilt) -> None:
-    """Burns a cohort whose sum a shard cannot use, or has another sum of keys tried."""
+    """Burns a cohort whose sum a shard cannot use, or has another sum of keys tried.
+
+    If no holder was asked yet, the same updates are added up anew, as another cohort.
+    """
     group = tx.group(event.group)
-    if group.phase is not Phase.PREPARING or group.number != event.cohort:
+    if group.phase not in MAKING or group.number != event.cohort:
         return
     making = group.closed_cohort
-    if event.key is None:
+    if event.key is None and group.is_opening:
         burn(tx, group, f"{event.shard} cannot use the sum: {event.reason}")
+    elif event.key is None:
+        tx.write(records.CohortReopened(group.name, group.number, ()))
+    elif group.phase is not Phase.PREPARING:
+        return
     elif making.key is not None and event.key == payload_digest(making.key):
         text = f"with the answers of {', '.join(making.opened_by)}, {event.shard} says: "
         text = f"{text}{event.reason}"[:REASON_LIMIT]

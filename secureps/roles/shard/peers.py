@@ -26,6 +26,7 @@ from secureps.messages.requests import (
     Payload,
     PutBlock,
     Reply,
+    Spoilt,
     Stored,
 )
 from secureps.messages.submission import (
@@ -406,6 +407,7 @@ class _Gathering:
         copies: by block with another primary, that primary; these are asked after `own`.
         here: blocks whose noise is here.
         asked: the (block, shard) questions that are open.
+        refused: copies that their primary has refused once.
         again: when questions that were refused are asked again.
     """
 
@@ -415,6 +417,7 @@ class _Gathering:
     copies: dict[int, set[str]]
     here: set[int] = field(default_factory=set)
     asked: set[tuple[int, str]] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
     drawing: bool = False
     again: float | None = None
 
@@ -500,7 +503,8 @@ class NoiseCopies:
         """Takes noise or an error from another shard; returns the order to retry if all is here.
 
         A replica that refuses its primary has no noise. After any other error it may have some in
-        its sum, so no other noise may be drawn, and it is asked again.
+        its sum, so no other noise may be drawn, and it is asked again. A primary that refuses
+        twice has lost what is in its own sum: the coordinator is told, and begins another cohort.
         """
         gathering = self._gathered.get((ask.group, ask.cohort))
         if gathering is None or ask.about != gathering.about:
@@ -510,12 +514,25 @@ class NoiseCopies:
             gathering.here.add(ask.block)
         elif ask.block in gathering.own and isinstance(error, Refused | UnknownParty):
             gathering.own[ask.block].discard(sender)
-        elif ask.block not in gathering.here and gathering.again is None:
-            gathering.again = now + AGAIN
-            what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
-            step.say(f"{self.state.name} waits for {what}, and asks for it again: {error}")
+        elif ask.block not in gathering.here:
+            if isinstance(error, Refused):
+                self._note_refusal(step, gathering, ask.block, sender)
+            if gathering.again is None:
+                gathering.again = now + AGAIN
+                what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
+                step.say(f"{self.state.name} waits for {what}, and asks for it again: {error}")
         self._go_on(step, gathering)
         return gathering.order if gathering.whole else None
+
+    def _note_refusal(self, step: Step, gathering: _Gathering, block: int, primary: str) -> None:
+        """Tells the coordinator of noise that its primary refuses, except for the first time.
+
+        Noise that is not in the primary's sum yet is drawn anew meanwhile.
+        """
+        if block in gathering.refused:
+            text = f"the noise of block {block} is lost, at {primary} too"
+            step.tell(Spoilt(self.state.name, *gathering.name, text))
+        gathering.refused.add(block)
 
     @property
     def wake(self) -> float | None:

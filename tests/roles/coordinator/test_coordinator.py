@@ -1327,6 +1327,28 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
     assert again.records[-1] == ended, "nothing is mended by a restart, and it says the same"
 
 
+def test_a_sum_that_a_shard_cannot_use_is_burnt_once_holders_are_asked_and_else_made_anew() -> None:
+    """For example if the noise of shards is lost with two disks."""
+    world = holding()
+    lost = requests.Spoilt("shard-a", "all", 0, "the noise of block 0 is lost, at shard-b too")
+    wrong_key = dataclasses.replace(lost, key=bytes(32))
+    assert world.give("shard-a", wrong_key).records == []
+    step = world.give("shard-a", lost)
+    reopened, closed = step.records
+    assert reopened == coordinator_records.CohortReopened("all", 0, ())
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert closed.cohort.number == 1
+    assert [type(o) for o in orders_of(step)] == [orders.Hold] * 2
+    for shard in SHARDS:
+        world.give(shard, Held(shard, "all", 1, world.sums(shard, "all", 1)))
+    assert world.group().phase is Phase.OPENING
+    again = dataclasses.replace(lost, cohort=1)
+    assert world.give("shard-a", dataclasses.replace(again, key=bytes(32))).records == []
+    (burnt, *_) = world.give("shard-a", again).records
+    reason = f"shard-a cannot use the sum: {lost.reason}"
+    assert burnt == coordinator_records.CohortBurnt("all", 1, reason)
+
+
 def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
     """The client must say so when it is asked: to subscribe without the update does not count."""
     world = preparing()

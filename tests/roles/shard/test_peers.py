@@ -852,6 +852,22 @@ def test_what_the_primary_refuses_for_good_is_asked_again_later() -> None:
     assert says(made, THEIRS[1], True)[1] == order
 
 
+def test_of_noise_that_the_primary_refuses_twice_the_coordinator_is_told() -> None:
+    """It has lost what is in its own sum, and none that is drawn anew would be the same."""
+    made = noise()
+    begun(made)
+    for block in PRIMARY:
+        says(made, block, True)
+    says(made, THEIRS[0], True)
+    unheard = Malformed("shard-b sent a payload that does not have its digest")
+    lost = requests.Spoilt(OWN, "all", 3, f"the noise of block {THEIRS[1]} is lost, at {PEER} too")
+    for error, told in ((unheard, []), (None, []), (unheard, []), (None, [lost]), (None, [lost])):
+        step, _ = says(made, THEIRS[1], False, error)
+        assert [e.message for e in step.effects if isinstance(e, Call)] == told
+        made.ask_again(again := Step(), 7.0 + AGAIN)
+        assert calls(again) == [ask(made, THEIRS[1])]
+
+
 def test_noise_that_came_damaged_is_not_drawn_anew() -> None:
     """Another holder may have that noise in its sum."""
     made, damaged = noise(), Malformed("shard-b sent a payload that does not have its digest")
