@@ -258,7 +258,7 @@ def noise() -> Vector:
         told |= {"sent": array(sent, "<i8"), "placement": placement, "honest": honest}
         told |= {"step": made.calibration.step.hex(), "limit": made.calibration.limit}
         told["variance"] = made.calibration.variance.hex()
-        told["release"] = dict(zip(("l2", "l1", "stddev", "sources", "p"), astuple(cost)[3:8]))
+        told["release"] = dict(zip(("l2", "l1", "stddev", "sources", "clamping"), astuple(cost)[3:8]))
         mechanisms.append(told)
     adaptive, moving, scales = AdaptiveClip(1.5, 0.5), MovingRange(2.0, 0.5), []
     for mover in (adaptive, moving):
