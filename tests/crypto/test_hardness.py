@@ -2,11 +2,16 @@
 
 import math
 import re
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from secureps.crypto.ring import ML_KEM_768, RINGS, SIGMA, Ring, core_svp
+from secureps.crypto.ring import HINTED_SIGMA, ML_KEM_768, RINGS, SIGMA, Ring, core_svp
 from tests.kits.nursery import ROOT
+from tests.vectors.lattice import script
 
 
 @pytest.mark.parametrize(
@@ -14,6 +19,7 @@ from tests.kits.nursery import ROOT
     [
         (512, 12289, 2.0, 112),  # NewHope512, NIST round 2
         (1024, 12289, 2.0, 257),  # NewHope1024
+        (512, 3329, math.sqrt(1.5), 118),  # Kyber512, round 3: eta = 3
         (*ML_KEM_768, 182),  # Kyber768, rounds 2 and 3
         (1024, 3329, 1.0, 256),  # Kyber1024
     ],
@@ -31,6 +37,25 @@ def condition(b: int, m: int, n: int, q: int, sigma: float) -> bool:
     d = m + n + 1
     delta = ((math.pi * b) ** (1 / b) * b / (2 * math.pi * math.e)) ** (1 / (2 * (b - 1)))
     return sigma * math.sqrt(b) <= math.exp((2 * b - d - 1) * math.log(delta) + m / d * math.log(q))
+
+
+def test_the_inputs_of_the_lattice_estimator_are_the_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[dict[str, Any]]()
+    noise = SimpleNamespace(
+        CenteredBinomial=lambda eta: math.sqrt(eta / 2), DiscreteGaussian=lambda sigma: sigma
+    )
+    estimate = MagicMock()
+    problem = SimpleNamespace(Parameters=lambda **own: told.append(own), estimate=estimate)
+    estimator = ModuleType("estimator")
+    vars(estimator).update(LWE=problem, ND=noise)
+    monkeypatch.setitem(sys.modules, "estimator", estimator)
+    exec(script(), {})
+    assert told == [
+        {"n": ring.degree, "q": ring.modulus, "Xs": sigma, "Xe": sigma}
+        for ring in RINGS
+        for sigma in (SIGMA, HINTED_SIGMA)
+    ]
+    assert estimate.call_count == estimate.rough.call_count == len(told)
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)

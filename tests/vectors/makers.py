@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -251,14 +251,13 @@ def noise() -> Vector:
         draws.append({"variance": variance.hex(), "draws": array(drawn, "<i8")})
     for placement, honest in (("local", 1), ("distributed", 3), ("aggregator", 1)):
         made = ClientMechanism(1.5, 300, 16, 1.25, placement, honest)  # type: ignore[arg-type]
-        update, cost = floats(300, 5) / np.float32(16), made.release("", "", 0)
+        update, cost = floats(300, 5) / np.float32(16), made.release("a", "all", 0)
         rounded = made.round_update(update, UnsafeSeed(5).derive("round").words)
         told: Vector = {"update": array(update, "<f4"), "rounded": array(rounded, "<i8")}
         sent = made.add_noise(rounded, UnsafeSeed(5).derive("noise").words)
         told |= {"sent": array(sent, "<i8"), "placement": placement, "honest": honest}
         told |= {"step": made.calibration.step.hex(), "limit": made.calibration.limit}
-        told["variance"] = made.calibration.variance.hex()
-        told["release"] = dict(zip(("l2", "l1", "stddev", "sources", "clamping"), astuple(cost)[3:8]))
+        told |= {"variance": made.calibration.variance.hex(), "release": to_plain(cost)}
         mechanisms.append(told)
     adaptive, moving, scales = AdaptiveClip(1.5, 0.5), MovingRange(2.0, 0.5), []
     for mover in (adaptive, moving):
