@@ -10,7 +10,7 @@ import itertools
 import json
 import lzma
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.requests import Submit
+from secureps.messages.run import RunInfo
 from secureps.messages.submission import UPDATE, BlockHeader, enveloped_part
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import model_key
@@ -144,11 +145,8 @@ def record(known: Files) -> Files:
     pinned = pinned_of(play)
     public, rows = play._kit.public, {name: chained(own) for name, own in journals.items()}
     for name, role in AUDITED.items():
-        told = tuple(entries(pinned.run.id, rows[name]))
-        last = rows[name][-1]
-        end = End(len(told), last.seq, last.chain, epsilons(plan, told))
-        begin = Begin(FORMAT, name, role, pinned.run.id, pinned.run)
-        made[f"audit/{name}.jsonl"] = dump(b"", begin, told, end, play._kit.identities[name])
+        me = play._kit.identities[name]
+        made[f"audit/{name}.jsonl"] = audit_log(name, role, pinned.run, rows[name], me)
     for shard in SHARDS:
         for header in (row.record for row in rows[shard]):
             if isinstance(header, BlockHeader) and header.purpose == UPDATE:
@@ -169,6 +167,13 @@ def record(known: Files) -> Files:
         for row in rows[name]
     )
     return made
+
+
+def audit_log(name: str, role: str, run: RunInfo, rows: Sequence[Row], me: Identity) -> bytes:
+    told, last = tuple(entries(run.id, rows)), rows[-1]
+    spent = epsilons(Plan.from_text(run.plan), told)
+    end = End(len(told), last.seq, last.chain, spent)
+    return dump(b"", Begin(FORMAT, name, role, run.id, run), told, end, me)
 
 
 def chained(journal: MemoryJournal) -> list[Row]:

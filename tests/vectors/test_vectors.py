@@ -2,9 +2,12 @@
 
 import pytest
 
-from tests.vectors.files import as_made, differences, on_disk
+from secureps.audit.entries import load, verify_end
+from tests.vectors.files import as_made, differences, of_run, on_disk
 from tests.vectors.recording import Files
+from tests.vectors.tampering import COORDINATOR, TAMPERED, forged
 
+LOG = "audit/coordinator.jsonl"
 MOST = 400_000
 """Bytes of all files together."""
 
@@ -26,3 +29,18 @@ def test_a_changed_byte_is_noticed(name: str, made: Files) -> None:
     whole = bytearray(found[name])
     whole[len(whole) // 2] ^= 1
     assert differences(found | {name: bytes(whole)}, made) == [name]
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_tampered_run_is_another_with_a_sound_log(name: str) -> None:
+    """The verifier's own tests show that it refuses these."""
+    run = of_run(on_disk())
+    files = TAMPERED[name](run)
+    assert differences(run, files)
+    assert load(files[LOG]).begin.party == "coordinator"
+    verify_end(files[LOG], COORDINATOR.public)
+
+
+def test_nothing_forged_is_the_run_itself() -> None:
+    run = of_run(on_disk())
+    assert differences(run, forged(run, lambda kind, fields: None)) == []
