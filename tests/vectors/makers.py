@@ -25,12 +25,15 @@ from secureps.crypto.sampling import SecretSeed, UnsafeSeed, public_stream
 from secureps.messages import requests, submission
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest, file_digest, payload_digest, to_plain
+from secureps.messages.submission import BlockHeader, Cohort, Receipt
 from secureps.model.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer
 from secureps.privacy.accountant import client_epsilon, epsilon
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.skellam import Skellam
 from secureps.wire import msgpack
 from tests.crypto.test_envelope import KNOWN, SECRET, opened_slowly, schedule
+from tests.golden.values import full
+from tests.kits.sharing_kit import fixed_urandom
 
 Vector = dict[str, Any]
 FIRST = 16
@@ -152,10 +155,10 @@ def committee(n: int, t: int) -> Vector:
     us = sharing.Committee(tuple(f"holder-{k}" for k in range(n)), t)
     weights, size, members, made = (2, 1), 2048, [], []
     for i in range(2):
-        id, numbers = b"run/hospital-%d/all/7" % i, itertools.count(1 + 100 * i)
+        id = b"run/hospital-%d/all/7" % i
         key = (np.arange(size) * (3 + i) % 83 - 41).astype(np.int32)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "urandom", lambda size: bytes([next(numbers)] * size))  # noqa: B023
+            fixed_urandom(patch, 1 + 100 * i)
             shared = sharing.share(id, key, us)
         own = [commitment.hex() for commitment in shared.commitments]
         public = {"commitments": own, "correction": array(shared.correction, "<u4")}
@@ -209,31 +212,23 @@ def messages() -> Vector:
 
 
 def receipts() -> Vector:
-    """A receipt with something in every field, its cohort, and a block's header."""
-    me, id = Identity(SEED), submission.SubmissionId("hospital-é", "all", 7)
-    blocks, update = tuple(payload_digest(bytes([k])) for k in range(3)), bytes(range(16))
-    correction, base = bytes(range(32)), submission.model_digest("all", 3, blocks)
-    release = Release(id.client, "all", 3, 10.5, 1e-05, 2.0, 2, 2.0**-140)
-    root, envelopes = submission.ciphertext_root(blocks, correction), (b"one", b"two")
-    own = (RUN, id, submission.UPDATE, 3, base, blocks, root, envelopes, (ABOUT,), 3)
-    rest = (correction, 1, None, update, b"", 40, (0, 2), LAYOUT)
-    receipt = submission.Receipt(*own, None, release, False, *rest)
-    header = submission.BlockHeader(RUN, id.client, submission.UPDATE, "all", 7, 1, 9, blocks[1])
-    domain, text = submission.signing_bytes(receipt)
-    block_domain, block_text = submission.signing_bytes(header)
+    """A receipt, a cohort and a block's header, with something in every field."""
+    me, receipt, cohort = Identity(SEED), full(Receipt), full(Cohort)
+    root = submission.ciphertext_root(receipt.blocks, receipt.correction)
+    domain, text = submission.signing_bytes(receipt := replace(receipt, root=root))
     receipt = replace(receipt, signature=me.sign(domain, text))
-    header = replace(header, signature=me.sign(block_domain, block_text))
-    members = (submission.Member(id, 4, 3, 1, update, 40),)
-    cohort = submission.Cohort("all", 12, 4, 2, members, 0.5, LAYOUT)
+    domain, header = submission.signing_bytes(full(BlockHeader))
     return {
+        "run": RUN.hex(),
         "public": me.public.key.hex(),
         "receipt": to_plain(receipt),
         "receipt_signed": text.decode(),
         "receipt_digest": receipt.digest.hex(),
-        "sharing_id": submission.sharing_id(RUN, id).hex(),
+        "base": submission.model_digest("all", 3, receipt.blocks).hex(),
+        "sharing_id": submission.sharing_id(RUN, receipt.id).hex(),
         "envelope_of_holder_1_is_bound_to": submission.enveloped_part(receipt, "holder-1").decode(),
-        "header": to_plain(header),
-        "header_signed": block_text.decode(),
+        "header_signed": header.decode(),
+        "header_signature": me.sign(domain, header).hex(),
         "cohort": to_plain(cohort),
         "cohort_canonical": canonical(cohort).decode(),
         "cohort_digest": submission.cohort_digest(RUN, cohort).hex(),

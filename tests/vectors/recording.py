@@ -12,6 +12,7 @@ import lzma
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,11 +20,8 @@ from typing import Any
 import pytest
 
 from secureps.audit.entries import Begin, End, dump, entries, epsilons
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
 from secureps.crypto import envelope
 from secureps.crypto.identity import Identity
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.requests import Submit
@@ -31,48 +29,33 @@ from secureps.messages.run import RunInfo
 from secureps.messages.submission import UPDATE, BlockHeader, enveloped_part
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import model_key
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.journal import MemoryJournal
 from secureps.store.journal_rows import START, Row, encode_record, kind_of
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import layout_of, pinned_of
+from tests.kits.federations import layout_of, pinned_of, small_federation, small_plan
 from tests.kits.nursery import ROOT
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.walker import Walker
 
 VECTORS = ROOT / "vectors"
 JOURNALS = "journals.jsonl.xz"
-CLIENTS = ("client-00", "client-01", "client-02")
 SHARDS = ("shard-0", "shard-1")
 AUDITED = {"coordinator": "coordinator", "holder-0": "holder", "client-00": "client"}
 LEAVES = ("holder-2", "client-02")
 """Parties that are gone after version 0 and after version 1."""
-PLAN: dict[str, Any] = {
-    "name": "recorded",
-    "versions": 2,
-    "shards": 2,
-    "block_size": 800,
-    "local": ["*.count"],
-    "cipher": {"name": "rlwe", "holders": 3, "threshold": 2, "capacity": 8},
-    "privacy": {
-        "unit": "client",
-        "placement": "distributed",
-        "honest": 2,
-        "noise_multiplier": 1.0,
-        "delta": 1e-5,
-        "budget": 500.0,
-    },
-    "group": [
-        {
-            "clip": 1.0,
-            "bits": 16,
-            "weighting": "uniform",
-            "codec": [{"name": "support", "one_in": 2}, "rotate"],
-            "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0, "extensions": 0},
-            "optimizer": {"name": "adam", "learning_rate": 0.1},
-        }
-    ],
+BLOCK = 800
+"""Values of a block."""
+GROUP: dict[str, Any] = {
+    "clip": 1.0,
+    "bits": 16,
+    "weighting": "uniform",
+    "codec": [{"name": "support", "one_in": 2}, "rotate"],
+    "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0, "extensions": 0},
+    "optimizer": {"name": "adam", "learning_rate": 0.1},
 }
+PRIVATE = {"privacy": PRIVACY | {"placement": "distributed", "honest": 2}}
 
 Files = dict[str, bytes]
 """The content of files by name."""
@@ -132,11 +115,11 @@ def record(known: Files) -> Files:
         journal=lambda name: journals.setdefault(name, MemoryJournal()),
         spool=lambda name: spools.setdefault(name, Keeping()),
     )
-    plan, made = Plan(parse(PlanSection, PLAN, "the recorded run")), Files()
+    plan = small_plan("rlwe-2-of-3", versions=2, block_size=BLOCK, group=[GROUP], **PRIVATE)
+    large, made = partial(Walker, shape=(200, 7)), Files()
     with TemporaryDirectory() as folder, fixed_randomness(known_envelopes(known)):
-        trainers = {name: Walker(i, (200, 7)) for i, name in enumerate(CLIENTS)}
-        play = Simulation(plan, Cast(trainers, UnsafeSeed(1)), Path(folder), conditions)
-        for version in range(plan.versions("all") + 1):
+        play = small_federation(plan, Path(folder), conditions, clients=3, kind=large)
+        for version in range(3):
             play.run(lambda: play.versions() == {"all": version})  # noqa: B023
             made[f"models/{version}.bin"] = b"".join(published(play, version))
             if version < 2:

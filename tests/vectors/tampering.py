@@ -14,7 +14,7 @@ from secureps.crypto.identity import Identity
 from secureps.messages.encoding import from_plain, payload_digest
 from secureps.messages.run import RunInfo
 from secureps.store.journal_rows import RECORDS, Row, chain_digest
-from tests.vectors.recording import JOURNALS, PLAN, Files, as_json, audit_log, packed, rows_of
+from tests.vectors.recording import BLOCK, JOURNALS, Files, as_json, audit_log, packed, rows_of
 
 Change = Callable[[str, Any], None]
 """Edits the fields of a record in place, given its class."""
@@ -62,7 +62,7 @@ def flip(fields: dict[str, str], name: str) -> None:
 
 def with_model(files: Files, model: bytes) -> Files:
     """Another newest version, which coordinator and shards say that they have prepared."""
-    size = 4 * PLAN["block_size"]
+    size = 4 * BLOCK
     blocks = payload_digest(model[:size]).hex(), payload_digest(model[size:]).hex()
     owners = json.loads(files["run.json"])["owners"]
 
