@@ -22,7 +22,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.ring import RINGS, choose
 from secureps.crypto.rlwe import PublicPolynomials, RlweAdder, RlweOpener, RlweSealing
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed, public_stream
-from secureps.messages import requests, submission
+from secureps.messages import submission
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest, file_digest, payload_digest, to_plain
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
@@ -200,13 +200,7 @@ def envelopes() -> Vector:
 
 
 def messages() -> Vector:
-    sent: tuple[Any, ...] = (
-        requests.Telemetry("clinic-a", "all", 2, (requests.Figure("seconds", 1.5),)),
-        requests.GetBlock(RUN, "all", 300, -1, state=True),
-        requests.Stored(ABOUT, None),
-        requests.Payload(ABOUT, b""),
-        requests.Noted(),
-    )
+    sent = [full(msgpack.SENT[name]) for name in ("Telemetry", "GetBlock", "Stored", "Noted")]
     made = [[type(each).__name__, to_plain(each), msgpack.encode(each).hex()] for each in sent]
     return {"messages": made}
 
