@@ -7,6 +7,7 @@ import pytest
 
 from secureps.crypto.ring import ML_KEM_768, RINGS, SIGMA, Ring, core_svp
 from tests.kits.nursery import ROOT
+from tests.vectors.lattice import script
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from tests.kits.nursery import ROOT
     [
         (512, 12289, 2.0, 112),  # NewHope512, NIST round 2
         (1024, 12289, 2.0, 257),  # NewHope1024
+        (512, 3329, math.sqrt(1.5), 118),  # Kyber512, round 3: eta = 3
         (*ML_KEM_768, 182),  # Kyber768, rounds 2 and 3
         (1024, 3329, 1.0, 256),  # Kyber1024
     ],
@@ -31,6 +33,15 @@ def condition(b: int, m: int, n: int, q: int, sigma: float) -> bool:
     d = m + n + 1
     delta = ((math.pi * b) ** (1 / b) * b / (2 * math.pi * math.e)) ** (1 / (2 * (b - 1)))
     return sigma * math.sqrt(b) <= math.exp((2 * b - d - 1) * math.log(delta) + m / d * math.log(q))
+
+
+def test_the_inputs_of_the_lattice_estimator_are_the_rings() -> None:
+    told = re.findall(r"n=(\d+), q=([\d *]+), Xs=(.+), Xe=(.+)\)", script())
+    laws = "ND.CenteredBinomial(41)", f"ND.DiscreteGaussian({math.sqrt(41 / 2) / 2!r})"
+    assert [(int(n), math.prod(map(int, q.split(" * "))), *own) for n, q, *own in told] == [
+        (ring.degree, ring.modulus, law, law) for ring in RINGS for law in laws
+    ]
+    compile(script(), "estimates.sage", "exec")
 
 
 @pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)

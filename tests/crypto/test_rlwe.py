@@ -1,6 +1,5 @@
 """Secrecy: rlwe is exact at every extreme, and a wrong sum of keys is refused."""
 
-import hashlib
 import math
 
 import numpy as np
@@ -17,8 +16,7 @@ from secureps.crypto.ring import ETA, RINGS, SIGMA, Encoding, Ring, choose, erro
 from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
 from secureps.crypto.rlwe_kernels import SOME, decode
 from secureps.errors import InternalError, Malformed, Refused
-from tests.kits.nursery import ROOT
-from tests.kits.rlwe_kit import Ints, cohort, place, public_element, sealed
+from tests.kits.rlwe_kit import Ints, cohort, place, sealed
 
 of_both = pytest.mark.usefixtures("kernel_kind")
 NARROW = CipherParameters("rlwe", 32, 65_534)
@@ -273,40 +271,6 @@ def test_pieces_of_a_block_share_no_public_polynomial_and_no_noise() -> None:
     pieces = zip(sealing._masks(1, 0, 1), sealing._masks(1, 1, 2), strict=True)
     for (first, rest), whole in zip(pieces, sealing._masks(1, 0, 3), strict=True):
         assert np.array_equal(np.concatenate([first, rest]), whole)
-
-
-@of_both
-def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row of the document's table is recomputed: the wire format cannot drift."""
-    values = np.array([0, 1, 2, 65_534])
-    enc, at = choose(NARROW), place(4)
-    sealing = fixed(NARROW, 4, monkeypatch)
-    small = sealing.key.coefficients()
-    block = sealing.seal(0, values)
-    assert block == sealed(enc, at, 0, values, NOISE_KEY)
-    adder = RlweAdder(NARROW)
-    sums = adder.zero(4)
-    adder.add(sums, block, 4)
-    total = adder.total(sums)
-    found = RlweOpener(NARROW, at, 4 * small.astype(np.int64), 16).open(0, total, 4)
-    transformed_a = public_element(enc.ring, at, 0)
-    digest = hashlib.blake2b(total, digest_size=32).hexdigest()
-    rows = {
-        "B, d, Delta": f"{enc.base}, {enc.digits}, {enc.delta}",
-        "a_0, first values modulo both primes": ", ".join(
-            str(a) for row in transformed_a for a in row[:2]
-        ),
-        "s_0 to s_7": ", ".join(map(str, small[:8])),
-        "first words": ", ".join(map(str, words(NARROW, block)[:2])),
-        "bytes": f"{len(block):,}",
-        "first 16 bytes": block[:16].hex(),
-        "BLAKE2b-256": hashlib.blake2b(block, digest_size=32).hexdigest(),
-        "of its total with weight 4": digest,
-        "opened by 4 s": ", ".join(map(str, found)),
-    }
-    document = (ROOT / "docs" / "protocol.md").read_text("utf-8")
-    for what, value in rows.items():
-        assert f"\n| {what} | `{value}` |\n" in document
 
 
 # --- decoding where estimates are off ---------------------------------------------

@@ -29,7 +29,6 @@ from secureps.crypto.sharing import (
     weighted_sum,
 )
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused
-from secureps.messages.encoding import digest
 from tests.kits import sharing_kit as slow
 
 SIZES = [(1, 1), (2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (5, 7), (7, 12), (64, 64)]
@@ -297,38 +296,6 @@ def test_too_few_honest_answers_tell_nothing_of_the_sum(t: int, n: int) -> None:
 
 
 # --- seeds, commitments, streams --------------------------------------------------
-
-
-def test_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that other processes and later versions must find, from seeds 01.., 02.., ..."""
-    slow.fixed_urandom(monkeypatch)
-    us, length = committee(3, 4), 2048
-    shared = share(ID, np.arange(length, dtype=np.int32) % 83 - 41, us)
-    digests = {
-        "commitments": digest("test", *shared.commitments).hex(),
-        "correction": digest("test", shared.correction.astype("<u4").tobytes()).hex(),
-        "seeds": digest("test", *(shared.seeds_of(k) for k in range(4))).hex(),
-    }
-    for k, holder in enumerate(holders_of(shared, us)):
-        digests[f"share {k}"] = digest("test", holder.share(length).astype("<u4").tobytes()).hex()
-        told = answer([holder], [1], ABOUT, length)
-        digests[f"answer {k}"] = digest("test", told.astype("<u4").tobytes()).hex()
-    assert digests == KNOWN
-
-
-KNOWN = {
-    "answer 0": "43351d5676c46bfac29f7145745e4ad13ecd0a269b612392c8adc530ea146419",
-    "answer 1": "081ef8330a3e17b80e75a3eaf80faf9778c26acf28e429f7cb3d4f7ead9250d7",
-    "answer 2": "112244a9c6869bcedd525f05f4c89b0b2a2af5504bb355850c8006fed995942c",
-    "answer 3": "4ae9dda1c4ed3be4b2193d8492332b22e4a711a8e728cceca59566c03394f334",
-    "commitments": "f4367499f3063e75452a9f5f9bd9b9566ab4b268246d1b747042bdce31a2eb7c",
-    "correction": "3ca45264727a13045dfa52ddd581c14bcf2a332e55602b7c992ab37be21dff57",
-    "seeds": "aaac3ed9ab93a23cd0b2c4b8456e8712588ec3d2d3e7811e2f4662d931e97cc5",
-    "share 0": "7102c3da15d49819ffafd9e66e34825222c8a0d88725c8781753245898c3676e",
-    "share 1": "a07a701fcc91da0d0f29e4c710b950574481881fa085ca0460123a33f9358771",
-    "share 2": "da31051f1aa88e1f2335df1bb6388c71cf9d916ad21b3dce1d1013c2d2368518",
-    "share 3": "58ac6f4368db53ba64a70b4c25bdc473b79fdad2a77b3e9a38f126fd02f111a8",
-}
 
 
 def test_seeds_are_the_operating_systems_and_fresh(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def rank(rows: Iterable[Sequence[int]]) -> int:
     return len(echelon(rows))
 
 
-def fixed_urandom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The i-th seed that is asked of the operating system becomes 32 bytes of i."""
-    numbers = itertools.count(1)
+def fixed_urandom(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Seeds that are asked of the operating system are so many bytes of `first` and on."""
+    numbers = itertools.count(first)
     monkeypatch.setattr(os, "urandom", lambda size: bytes([next(numbers)] * size))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from secureps import messages
 from secureps.errors import Malformed
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge
 from secureps.messages.encoding import (
     DIGEST_BYTES,
     canonical,
@@ -31,7 +31,7 @@ from secureps.messages.encoding import (
 )
 from secureps.messages.requests import Heartbeat, Register
 from secureps.messages.run import Schema, TensorSpec
-from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
 from tests.kits.nursery import ROOT
 from tests.kits.unset import unset
 
@@ -204,32 +204,6 @@ def test_what_is_signed_is_what_version_0_2_signed() -> None:
         b'BlockHeader:{"author":"clinic-\\u00e4","block":0,"digest":"' + b"02" * 32 + b'","group":'
         b'"all","length":3,"purpose":"update","run":"' + b"01" * 32 + b'","sequence":7,'
         b'"signature":""}'
-    )
-    receipt = Receipt(
-        run=b"\1" * 32,
-        id=SubmissionId("clinic-a", "all", 7),
-        purpose="update",
-        version=2,
-        base=b"\4" * 32,
-        blocks=(b"\2" * 32,),
-        root=b"\5" * 32,
-        envelopes=(b"\6\7",),
-        commitments=(),
-        size=3,
-        charge=None,
-        release=Release("clinic-a", "all", 2, 1.0, 1e-05, 0.1, 4, 0.5),
-        unsafe=False,
-        update=b"\x08" * 16,
-        signature=b"\3" * 64,
-    )
-    assert signed_part(receipt) == (
-        b'Receipt:{"base":"' + b"04" * 32 + b'","beside":"","blocks":["' + b"02" * 32 + b'"],'
-        b'"charge":null,"commitments":[],"envelopes":["0607"],"examples":1,"id":{"client":'
-        b'"clinic-a","group":"all","sequence":7},"keys":[],"purpose":"update","release":{"clamping"'
-        b':0.5,"group":"all","l1":1e-05,"l2":1.0,"party":"clinic-a","sources":4,"stddev":0.1,'
-        b'"step":0,"version":2},"root":"' + b"05" * 32 + b'","run":"' + b"01" * 32 + b'",'
-        b'"signature":"","size":3,"step":0,"unsafe":false,"update":"' + b"08" * 16 + b'",'
-        b'"version":2}'
     )
 
 
