@@ -127,10 +127,10 @@ class TorchTrainer:
     Raises:
         ScriptFailed: there are no records, or not as many inputs as targets; a Dataset fails for
             its first record, gives another one each time, or has no numbered records
-            (`IterableDataset`); a DataLoader draws only some records; the model does not
-            take the inputs' type; cross entropy's targets are no classes of the model; `touches`
-            has rows that do not ascend, or that the model does not have; `persons` names nobody for
-            a record; or the model is compiled (`torch.compile`), which every method refuses.
+            (`IterableDataset`); a DataLoader draws only some records; cross entropy's targets are
+            no classes of the model; `touches` has rows that do not ascend, or that the model does
+            not have; `persons` names nobody for a record; or the model is compiled
+            (`torch.compile`), which every method refuses.
         ConfigError: there is no such device.
 
     Examples:
