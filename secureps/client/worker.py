@@ -207,8 +207,8 @@ def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) ->
     section, values = plan.group(layout.name), layout.flatten(tensors)
     if plan.is_exact(layout.name):
         check_addends(section, layout, values)
-        return Update.from_values(values, float(np.linalg.norm(values)))
-    return Update.from_values(values, clip_in_place(values, section.clip))
+        return Update(values, float(np.linalg.norm(values)))
+    return Update(values, clip_in_place(values, section.clip))
 
 
 class ClientWorker(Worker):
@@ -772,7 +772,7 @@ class ClientWorker(Worker):
         aim = task.aim
         with blamed("what evaluate returned"):
             counted = self._count_publicly(aim, examples)
-        update = Update.from_values(*clip_l2(vector, pinned.plan.group(aim.group).clip))
+        update = Update(*clip_l2(vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
         updates = tuple(self._seal(made) for made in leave)
