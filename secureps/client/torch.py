@@ -312,10 +312,6 @@ class TorchTrainer:
         whole = {name: result[ties.get(name, name)] for name in state}
         return FitResult(whole, records, metrics, steps)
 
-    def codec_device(self) -> str:
-        """The device of the model, if it is faster than the host at a codec's rotation; else ""."""
-        return str(self._device) if self._device.type == "cuda" else ""
-
     def follow(self) -> str | None:
         """Trains what the client's process orders, until it is dismissed; returns why it ended.
 

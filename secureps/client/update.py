@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import SECRET_BYTES, FitResult
-from secureps.codec.chain import BlockCode, Transform
+from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid, MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Stream
@@ -261,18 +261,13 @@ def load_trained(path: Path) -> FitResult:
 
 @dataclass(frozen=True)
 class UpdateIntegers:
-    """Makes the integers of one update.
-
-    `stream` has the client's words for purpose and labels. `transform` rotates in place of
-    `codec.chain.hadamard`.
-    """
+    """Makes the integers of one update; `stream` has the client's words for purpose and labels."""
 
     client: str
     plan: Plan
     layout: GroupLayout
     aim: Aim
     stream: Callable[..., Stream]
-    transform: Transform | None = None
 
     def make(
         self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
@@ -317,7 +312,7 @@ class UpdateIntegers:
         grid, section = self._grid, self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)  # one stream for all blocks
         values = update.values[place]
-        encoded = code.encode(values, self.transform) if section.codec else values
+        encoded = code.encode(values) if section.codec else values
         whole = np.empty(code.sent, np.min_scalar_type(grid.levels))
         for first in range(0, code.sent, PIECE):
             last = min(first + PIECE, code.sent)
@@ -341,7 +336,7 @@ class UpdateIntegers:
         if section.codec:
             encoded = np.empty(self.layout.sent, np.float32)
             for code, place, span in parts:
-                encoded[span] = code.encode(update.values[place], self.transform)
+                encoded[span] = code.encode(update.values[place])
             clip_in_place(encoded, mechanism.clip)  # rounding to float32 may make it longer
         z = mechanism.round_update(encoded, words)
         if section.feedback:
@@ -359,7 +354,7 @@ class UpdateIntegers:
 
     def _leave_rest(self, update: Update, part: _Part, integers: Integers, step: float) -> None:
         code, place, _ = part
-        update.values[place] -= code.decode(integers * step, self.transform)
+        update.values[place] -= code.decode(integers * step)
 
 
 def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:
