@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks import record_level
-from benchmarks.gpu import codec, neighbours, training
+from benchmarks.gpu import neighbours, training, transfers
 from benchmarks.gpu.timing import FULL, TINY, Sizes, one_thread
 from benchmarks.report import RESULTS, Row, machine, show
 from secureps.wording import one_line
@@ -60,9 +60,8 @@ def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
 
 
 SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
-    "transfers": _tensors(codec.transfers),
+    "transfers": _tensors(transfers.transfers),
     "training": _tensors(training.training),
-    "rotations": _tensors(codec.rotations),
     "memory of models": _tensors(training.memory),
     "private steps": _private(narrow=False),
     "clients on one device": lambda bench: neighbours.neighbours(bench.device, bench.sizes.tiny),

@@ -24,22 +24,20 @@ class Sizes:
     """How much is measured.
 
     Args:
-        updates: of models that are no more than values: what is made of each, the last the largest.
-        core: the most values of an update that one core makes as well.
+        core: values that are copied.
         tries: of which the fastest counts.
         steps: of a training, by which one is told from another.
         tiny: models of some thousand weights, in the place of 25 million.
     """
 
-    updates: tuple[int, ...]
     core: int
     tries: int
     steps: int
     tiny: bool
 
 
-FULL = Sizes((1_000_000, 10_000_000, 100_000_000), 10_000_000, 3, 10, False)
-TINY = Sizes((5000,), 5000, 1, 1, True)
+FULL = Sizes(10_000_000, 3, 10, False)
+TINY = Sizes(5000, 1, 1, True)
 
 
 def row(step: str, values: int, on_device: float, clock: float, core: float) -> Row:

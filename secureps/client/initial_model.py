@@ -28,9 +28,6 @@ from secureps.messages.run import GroupVersion, Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.store.checkpoint import map_state, read_metadata, read_state, write_state
 
-PICKLES = (b"PK\x03\x04", b"\x80")
-"""The first bytes of files that `torch.save` writes, since version 1.6 and before it."""
-
 Tensors = dict[str, NDArray[Any]]
 
 
@@ -126,14 +123,11 @@ def read_initial(place: str, path: Path) -> tuple[Tensors, dict[str, str]]:
     try:
         tensors, told = map_state(path, None), read_metadata(path)
     except DamagedStore as error:
-        text = f"initial: {place}: not a safetensors file: {error}"
-        if _is_pickle(path):
-            text = (
-                f"initial: {place} is a pickle, as torch.save writes it. Reading one runs the code "
-                "in it, so none is ever read: load it where you trust it, and write "
-                'safetensors.torch.save_model(model, "initial.safetensors")'
-            )
-        raise ConfigError(text) from None
+        raise ConfigError(
+            f"initial: {place}: not a safetensors file: {error}. What torch.save writes is a "
+            "pickle, which is never read, because that would run the code in it: load it where you "
+            'trust it, and write safetensors.torch.save_model(model, "initial.safetensors")'
+        ) from None
     # safetensors.torch.save_model leaves a tied tensor out, and says so in these words
     ties = {
         name: own
@@ -143,14 +137,6 @@ def read_initial(place: str, path: Path) -> tuple[Tensors, dict[str, str]]:
         and (name not in tensors or np.array_equal(tensors[name], tensors[own]))
     }
     return {**tensors, **{name: tensors[own] for name, own in ties.items()}}, ties
-
-
-def _is_pickle(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(4).startswith(PICKLES)
-    except OSError:
-        return False
 
 
 def refuse_other_start(

@@ -127,10 +127,10 @@ class TorchTrainer:
     Raises:
         ScriptFailed: there are no records, or not as many inputs as targets; a Dataset fails for
             its first record, gives another one each time, or has no numbered records
-            (`IterableDataset`); a DataLoader draws only some records; the model does not
-            take the inputs' type; cross entropy's targets are no classes of the model; `touches`
-            has rows that do not ascend, or that the model does not have; `persons` names nobody for
-            a record; or the model is compiled (`torch.compile`), which every method refuses.
+            (`IterableDataset`); a DataLoader draws only some records; cross entropy's targets are
+            no classes of the model; `touches` has rows that do not ascend, or that the model does
+            not have; `persons` names nobody for a record; or the model is compiled
+            (`torch.compile`), which every method refuses.
         ConfigError: there is no such device.
 
     Examples:
@@ -311,10 +311,6 @@ class TorchTrainer:
             result[name][rows] = trained
         whole = {name: result[ties.get(name, name)] for name in state}
         return FitResult(whole, records, metrics, steps)
-
-    def codec_device(self) -> str:
-        """The device of the model, if it is faster than the host at a codec's rotation; else ""."""
-        return str(self._device) if self._device.type == "cuda" else ""
 
     def follow(self) -> str | None:
         """Trains what the client's process orders, until it is dismissed; returns why it ended.

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from secureps.client.private_sum import (
 from secureps.client.trainer import SEED_BITS, RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
+from secureps.wording import one_line
 
 log = logging.getLogger("secureps")
 
@@ -273,68 +274,33 @@ def refuse_compiled(module: nn.Module) -> None:
 
 
 def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Task]) -> dict[str, str]:
-    """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
+    """Refuses targets whose types or shapes cross entropy cannot take (ScriptFailed).
 
-    The model is tried on made-up records (`make_records`), so that a refusal tells nothing about a
-    real record. Returns, by argument, why targets are out of range: under record-level privacy the
+    Model and loss are tried on made-up records, so that a refusal tells nothing about a real
+    record. Returns, by argument, why targets are out of range: under record-level privacy the
     caller must not end the client for that, which would tell everybody about a record.
     """
     found = dict[str, str]()
-    ignored = _ignored_class(loss)
-    weights = dict.fromkeys(each.dtype for each in module.parameters() if each.is_floating_point())
-
-    @cache
-    def tried(dtype: torch.dtype, shape: torch.Size) -> Any:
-        return _try_model(module, torch.empty(1, *shape, dtype=dtype))
-
+    if (ignored := _ignored_class(loss)) is None:
+        return found
     for name, task in held.items():
-        x, y = task.x, task.y
-        named = isinstance(x, Mapping)
-        outputs = _try_model(module, x) if named else tried(x.dtype, x.shape[1:])
-        if outputs is None and not named:
-            for dtype in (*weights, torch.int64):
-                if tried(dtype, x.shape[1:]) is not None:
-                    wanted = (
-                        f"and the model takes {_dtype_name(dtype)}: make them {_dtype_name(dtype)}"
-                    )
-                    raise ScriptFailed(f"{name}: inputs are {_dtype_name(x.dtype)}, {wanted}")
-        if ignored is None:
-            continue
-        if outputs is not None and not isinstance(outputs, Tensor):
+        outputs = _try_model(module, task.x)
+        targets = torch.zeros((TRIED, *task.y.shape[1:]), dtype=task.y.dtype)
+        try:
+            if targets.is_floating_point() and targets.ndim == 1:
+                raise ValueError("numbers would pass for the probabilities of one record's classes")
+            if outputs is not None:
+                functional.cross_entropy(outputs, targets)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ScriptFailed(
-                f"the model gives a {type(outputs).__name__}, and the loss, cross_entropy, takes "
-                "one tensor: let the model return its scores (such as logits), or give "
-                "TorchTrainer a loss of your own, loss=my_loss"
-            )
-        scores = None
-        if outputs is not None and outputs.ndim > 1 and len(outputs) == TRIED:
-            scores = outputs.shape[1:]
-        if reason := _no_classes(y, scores):
-            raise ScriptFailed(f"{name}: {reason}")
-        if scores is not None and (reason := _out_of_range(y, scores[0], ignored)):
+                f"{name}: the loss, cross_entropy, fails for targets that are {task.y.dtype} of "
+                f"shape {tuple(task.y.shape)}: {one_line(error, lines=1)}; it wants a class, "
+                "int64, for each row of scores; to learn numbers, or from an output that is no "
+                "tensor, give TorchTrainer a loss, such as loss=torch.nn.functional.mse_loss"
+            ) from None
+        if outputs is not None and (reason := _out_of_range(task.y, outputs.shape[1], ignored)):
             found[name] = f"{name}: {reason}"
     return found
-
-
-def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
-    """Says why targets are no classes for scores of this shape by record; None if they are."""
-    kind, shape = _dtype_name(y.dtype), tuple(y.shape)
-    if y.is_floating_point():
-        if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # probabilities of classes
-            return None
-        return (
-            f"targets are {kind} of shape {shape}, and the loss, cross_entropy, wants classes: "
-            "make them int64, or, to learn numbers, give TorchTrainer a loss, such as "
-            "loss=torch.nn.functional.mse_loss"
-        )
-    if y.dtype not in (torch.int64, torch.uint8):
-        return f"targets are {kind}, and the loss, cross_entropy, wants classes: make them int64"
-    if scores is not None and y.shape[1:] != scores[1:]:
-        wanted = (len(y), *scores[1:])
-        return (
-            f"targets have shape {shape}, and the model's outputs need {wanted}: a class for each"
-        )
-    return None
 
 
 def _out_of_range(y: Tensor, classes: int, ignored: int) -> str | None:
@@ -367,10 +333,6 @@ def _try_model(module: nn.Module, like: Any) -> Any:
             return call_model(module.eval(), made)
     except Exception:  # a model may raise anything; training will report it
         return None
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @contextmanager

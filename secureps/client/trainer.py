@@ -281,9 +281,6 @@ class Trainer(Evaluator, Protocol):
     `initial_digest() -> str`: BLAKE2b-256, in hex, of the plan's file of version 0, if `parameters`
     reads it. The client refuses a run that starts from another file or another model.
 
-    `codec_device() -> str`: a device of torch, such as "cuda:0", on which a plan's codec rotates
-    this client's updates, with the same bits; "" for the host.
-
     `follow() -> str | None` and `dismiss()`: for several processes that train together. In a
     process that only helps, `follow` trains what the client's process orders until it is dismissed,
     and returns why it ended; it returns None in the client's process. The client calls `dismiss`

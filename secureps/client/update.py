@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import SECRET_BYTES, FitResult
-from secureps.codec.chain import BlockCode, Transform
+from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid, MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Stream
@@ -62,19 +62,13 @@ class Update:
 
     Args:
         values: float32 (size,).
-        largest: a bound of the magnitude of its values.
         norm: the L2 norm, without running statistics.
         uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
 
     values: NDArray[np.float32]
-    largest: float
     norm: float
     uncut: float | None = None
-
-    @classmethod
-    def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
-        return cls(values, largest_magnitude(values), norm)
 
 
 def difference(
@@ -158,9 +152,8 @@ def clip_update(
     """
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
-        return Update.from_values(mover.clip_with_indicator(values, scale), mover.norm)
-    largest = largest_magnitude(values)
-    if not math.isfinite(largest):  # also in a statistic, which the clip would not see
+        return Update(mover.clip_with_indicator(values, scale), mover.norm)
+    if not math.isfinite(largest_magnitude(values)):  # also in statistics, which no clip sees
         raise NotFinite("an update has a value that is not a finite float32")
     apart = {} if plan.bounds_sums(layout.name) else kinds
     parts = [part for name, part in layout.parts() if apart.get(name) == "statistics"]
@@ -173,7 +166,7 @@ def clip_update(
     if isinstance(mover, MovingRange) and scale is not None:
         values /= np.float32(scale)
         values[-1] = mover.encode_length(min(norm, clip), scale)
-    return Update(values, largest, min(norm, clip), uncut=norm if norm > clip else None)
+    return Update(values, min(norm, clip), uncut=norm if norm > clip else None)
 
 
 def declared_magnitude(plan: Plan, group: str, update: Update) -> int | None:
@@ -189,48 +182,29 @@ def tell_cuts(
 ) -> None:
     """Logs in one line what the clip, and then the range, cut off an update.
 
-    The line names a range that would hold the clipped update, and a clip and a range that would
-    hold the whole one. `most` is the range for `share` times the values; None where noise or a
-    rotation changes the values before they are rounded.
+    The line names a clip and a range that would not. `most` is the range for `share` times the
+    values; None where noise or a rotation changes the values before they are rounded.
     """
-    said = list[str]()
+    said, in_plan = list[str](), "in the plan's [[group]] holds it"
     if update.uncut is not None:
         left = 100 * update.norm / update.uncut
         said.append(f"update norm {update.uncut:.3g}, clip {update.norm:.3g}: cut to {left:.2g} %")
-    if most is not None:
-        said += _describe_range_cuts(layout, update, share, most)
+    largest = share * largest_magnitude(update.values)
+    if most is not None and largest > most:
+        sizes = np.abs(update.values * np.float64(share))
+        count = {name: int((sizes[part] > most).sum()) for name, part in layout.parts()}
+        worst = max(count, key=lambda name: count[name])
+        said.append(
+            f"{sum(count.values()):,} of the update's {layout.size:,} values are beyond range "
+            f"{most:.3g}: cut to it, {count[worst]:,} of them in {worst}; the largest is "
+            f"{largest:.3g}: range = {_round_up(largest):g} {in_plan}"
+        )
+    if update.uncut is not None and update.uncut > FAR * update.norm:
+        said.append("its inputs are not scaled, or its learning rate is too high")
+    elif update.uncut is not None and most is not None:
+        said.append(f"clip = {_round_up(update.uncut):g} {in_plan}")
     if said:
         tell(party, EVENT, where + "; ".join(said))
-
-
-def _describe_range_cuts(
-    layout: GroupLayout, update: Update, share: float, most: float
-) -> Iterator[str]:
-    """Says what the range cuts off, and which numbers in the plan would avoid it."""
-    whole, in_plan = update.largest * share, "in the plan's [[group]]"
-    wider = f" and range = {_round_up(whole):g}" if whole > most else ""
-    count = {}
-    if wider:  # by the values before the clip; the clipped values decide
-        for name, part in layout.parts():
-            sizes = np.abs(update.values[part] * np.float64(share))
-            count[name] = int((sizes > most).sum())
-    if beyond := sum(count.values()):
-        worst = max(count, key=lambda name: count[name])
-        largest = share * largest_magnitude(update.values)
-        after = "then " if update.uncut is not None else ""
-        yield (
-            f"{after}{beyond:,} of the update's {layout.size:,} values are beyond range {most:.3g}"
-            f": cut to it, {count[worst]:,} of them in {worst}"
-        )
-        yield f"the largest is {largest:.3g}: range = {_round_up(largest):g} {in_plan} holds it"
-    if update.uncut is not None and update.uncut > FAR * update.norm:
-        yield (
-            "no clip suits an update this long: its inputs are not scaled, or its learning rate is "
-            "too high"
-        )
-    elif update.uncut is not None:
-        clip = f"clip = {_round_up(update.uncut):g}"
-        yield f"{clip}{wider} {in_plan} would hold the whole update"
 
 
 def _round_up(largest: float) -> float:
@@ -287,18 +261,13 @@ def load_trained(path: Path) -> FitResult:
 
 @dataclass(frozen=True)
 class UpdateIntegers:
-    """Makes the integers of one update.
-
-    `stream` has the client's words for purpose and labels. `transform` rotates in place of
-    `codec.chain.hadamard`.
-    """
+    """Makes the integers of one update; `stream` has the client's words for purpose and labels."""
 
     client: str
     plan: Plan
     layout: GroupLayout
     aim: Aim
     stream: Callable[..., Stream]
-    transform: Transform | None = None
 
     def make(
         self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
@@ -343,7 +312,7 @@ class UpdateIntegers:
         grid, section = self._grid, self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)  # one stream for all blocks
         values = update.values[place]
-        encoded = code.encode(values, self.transform) if section.codec else values
+        encoded = code.encode(values) if section.codec else values
         whole = np.empty(code.sent, np.min_scalar_type(grid.levels))
         for first in range(0, code.sent, PIECE):
             last = min(first + PIECE, code.sent)
@@ -367,7 +336,7 @@ class UpdateIntegers:
         if section.codec:
             encoded = np.empty(self.layout.sent, np.float32)
             for code, place, span in parts:
-                encoded[span] = code.encode(update.values[place], self.transform)
+                encoded[span] = code.encode(update.values[place])
             clip_in_place(encoded, mechanism.clip)  # rounding to float32 may make it longer
         z = mechanism.round_update(encoded, words)
         if section.feedback:
@@ -385,7 +354,7 @@ class UpdateIntegers:
 
     def _leave_rest(self, update: Update, part: _Part, integers: Integers, step: float) -> None:
         code, place, _ = part
-        update.values[place] -= code.decode(integers * step, self.transform)
+        update.values[place] -= code.decode(integers * step)
 
 
 def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:

@@ -89,7 +89,6 @@ from secureps.client.update import (
     load_training,
     save_training,
 )
-from secureps.codec.chain import Transform
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import NO_PRIVACY, Label, Seed, Stream
 from secureps.errors import (
@@ -207,8 +206,8 @@ def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) ->
     section, values = plan.group(layout.name), layout.flatten(tensors)
     if plan.is_exact(layout.name):
         check_addends(section, layout, values)
-        return Update.from_values(values, float(np.linalg.norm(values)))
-    return Update.from_values(values, clip_in_place(values, section.clip))
+        return Update(values, float(np.linalg.norm(values)))
+    return Update(values, clip_in_place(values, section.clip))
 
 
 class ClientWorker(Worker):
@@ -671,9 +670,7 @@ class ClientWorker(Worker):
         spends = make_fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
-        rotates = plan.group(aim.group).rotates
-        transform = self._find_rotation() if rotates else None
-        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream, transform)
+        integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
         share = examples / most_counted(plan.group(aim.group))
         own, blocks = integers.make(codes, update, examples, share)
         id = SubmissionId(site.name, aim.group, aim.sequence)
@@ -693,17 +690,6 @@ class ClientWorker(Worker):
             rest *= np.float32(scale)
             rest[-1] = 0
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
-
-    def _find_rotation(self) -> Transform | None:
-        """Returns a rotation on the trainer's device; None if it has none."""
-        tells = getattr(self._site.trainer, "codec_device", None)
-        with blamed("codec_device"):
-            name = "" if tells is None else str(tells())
-            if not name:
-                return None
-            from secureps.client.device_rotation import rotation_on  # imports torch
-
-            return rotation_on(name, lambda text: self._note((text,)))
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before they are sealed; returns those that may leave.
@@ -772,7 +758,7 @@ class ClientWorker(Worker):
         aim = task.aim
         with blamed("what evaluate returned"):
             counted = self._count_publicly(aim, examples)
-        update = Update.from_values(*clip_l2(vector, pinned.plan.group(aim.group).clip))
+        update = Update(*clip_l2(vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
         updates = tuple(self._seal(made) for made in leave)

@@ -35,9 +35,6 @@ from numpy.typing import NDArray
 Draw = Callable[[str, int], NDArray[np.uint32]]
 """draw(stage, count) gives the public words of one stage for one block, uint32 (count,)."""
 
-Transform = Callable[[NDArray[np.float64]], None]
-"""Transforms values, float64 (n,), in place, as `hadamard` does and to the same bits."""
-
 LARGEST = 4**5
 """The most values of a rotated piece."""
 
@@ -66,13 +63,10 @@ class BlockCode:
     def sent(self) -> int:
         return self.values if self.places is None else self.places.size
 
-    def encode(
-        self, x: NDArray[np.float32], transform: Transform | None = None
-    ) -> NDArray[np.float32] | NDArray[np.float64]:
+    def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
         """Encodes a block, float32 (values,), into values to round and send, of no larger norm.
 
-        Returns float64 (sent,), or x itself if the block has no stage. `transform` rotates in place
-        of `hadamard`.
+        Returns float64 (sent,), or x itself if the block has no stage.
         """
         if self.places is None and self.signs is None:
             return x
@@ -80,19 +74,15 @@ class BlockCode:
         if self.signs is not None:
             turned = taken[: self.signs.size]
             turned *= self.signs
-            (transform or hadamard)(turned)
+            hadamard(turned)
         return taken
 
-    def decode(
-        self,
-        mean: NDArray[np.float32] | NDArray[np.float64],
-        transform: Transform | None = None,
-    ) -> NDArray[np.float32]:
+    def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
         """Decodes a mean of encodings, (sent,), to float32 (values,); 0 where nothing was sent."""
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
-            (transform or hadamard)(turned)
+            hadamard(turned)
             turned *= self.signs
         if self.places is None:
             return made.astype(np.float32)

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from secureps.compiled import fall_back_to, kernel
 
+Floats = NDArray[np.float32] | NDArray[np.float64]
+Words = NDArray[np.uint32]
+Steps = NDArray[np.int32]
+
 _WORD = np.float64(2.0**32)
 
 
 def _round_by_numpy(
-    x: NDArray[np.float32] | NDArray[np.float64],
-    share: float,
-    words: NDArray[np.uint32],
-    reach: float,
-    most: float,
-    out: NDArray[np.int32],
+    x: Floats, share: float, words: Words, reach: float, most: float, out: Steps
 ) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         value = x.astype(np.float64) * share
@@ -43,12 +42,7 @@ def _round_by_numpy(
 @fall_back_to(_round_by_numpy)
 @kernel
 def round_to_grid(
-    x: NDArray[np.float32] | NDArray[np.float64],
-    share: float,
-    words: NDArray[np.uint32],
-    reach: float,
-    most: float,
-    out: NDArray[np.int32],
+    x: Floats, share: float, words: Words, reach: float, most: float, out: Steps
 ) -> bool:
     """out = floor(y) + [word < frac(y) 2^32] + Z for y = share x / reach * Z, kept in [0, 2Z].
 

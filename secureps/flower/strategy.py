@@ -908,8 +908,6 @@ class _Node:
     failure: str = ""
     resting: float = 0.0
     ended: str = ""
-    foreign: str = ""
-    """The last answer of the node's app, if it was not from our mod."""
 
     def __str__(self) -> str:
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
@@ -1101,13 +1099,10 @@ class Waves:
     def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
         """Reads one reply; NotReady if the app failed, another SecurepsError if it is wrong."""
         if reply.has_error():
-            node.foreign = _shorten(reply.error.reason)
             hint = "" if node.name else f"; {MOD}"
-            raise NotReady(f"{node.foreign}{hint}")
+            raise NotReady(f"{_shorten(reply.error.reason)}{hint}")
         if not post.is_ours(reply.content):
-            node.foreign = "it answered in the clear"
-            raise Malformed(f"answered without secureps; {MOD}")
-        node.foreign = ""
+            raise Malformed(f"answered in the clear; {MOD}")
         most = ROOM + 2 * self._servers.update_bytes
         said, data, _ = post.read_wave(reply.content, most)
         if error := said.get("error"):
@@ -1165,11 +1160,6 @@ class Waves:
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
         if not here or any(node.failures < TRIES for node in here):
             return
-        if all(node.foreign and not node.name for node in here):
-            raise NotReady(
-                f"no node answers as secureps does, each asked {TRIES} times: {here[0].foreign}; "
-                f"{MOD}"
-            )
         raise NotReady(
             f"the app fails at every node that is there, each asked {TRIES} times: {here[0]}: "
             f"{here[0].failure}"

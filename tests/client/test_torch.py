@@ -307,13 +307,11 @@ X, Y = records(4)
 @pytest.mark.parametrize(
     ("train", "reason"),
     [
-        ((X.astype("f8"), Y), "train: inputs are float64, and the model takes float32: make them"),
-        ((X.astype("i8"), Y), "train: inputs are int64, and the model takes float32"),
         ((X.astype("O"), Y), "train: inputs are object, and must be numbers"),
-        ((X, Y[:, None]), r"train: targets have shape \(4, 1\), and the model's outputs need"),
-        ((X, Y.astype("i4")), "train: targets are int32, and the loss, cross_entropy, wants"),
-        ((X, Y.astype("f4")), r"train: targets are float32 of shape .*loss=torch\.nn\.func"),
-        ((X, X), r"train: targets are float32 of shape \(4, 6\), .*wants classes"),
+        ((X, Y[:, None]), r"train: .* that are torch\.int64 of shape \(4, 1\): .*int64, for"),
+        ((X, Y.astype("i4")), r"train: .* that are torch\.int32"),
+        ((X, Y.astype("f4")), r"train: .* torch\.float32 of shape .*loss=torch\.nn\.func"),
+        ((X, X), r"train: .* torch\.float32 of shape \(4, 6\)"),
         ((X, Y, Y), "train is a tuple of 3, and must be a pair of arrays or tensors"),
         (None, "train is a NoneType of 0, and must be a pair of arrays or tensors"),
     ],
@@ -348,7 +346,7 @@ def named() -> nn.Module:
 
 
 def test_a_model_that_gives_no_tensor_needs_a_loss_of_its_own() -> None:
-    with pytest.raises(ScriptFailed, match="the model gives a dict, and the loss, cross_entropy"):
+    with pytest.raises(ScriptFailed, match=r"cross_entropy, fails .* output that is no"):
         trainer(named)
 
     def loss(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:

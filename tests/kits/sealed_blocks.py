@@ -15,7 +15,7 @@ from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 
 def made_of(values: NDArray[np.float32]) -> Update:
     """An update that no clip cuts."""
-    return Update.from_values(values, float(np.linalg.norm(values)))
+    return Update(values, float(np.linalg.norm(values)))
 
 
 def whole_integers(layout: GroupLayout, blocks: Iterable[tuple[int, Integers]]) -> Integers:

@@ -45,7 +45,6 @@ MEMBER_DOORS = {"member", "settings", "tasks", "terms"}
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "torch": {
-        "client/device_rotation.py",
         "client/patch.py",
         "client/private_sum.py",
         "client/torch.py",

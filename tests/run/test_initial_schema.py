@@ -89,13 +89,8 @@ def test_a_pickle_is_never_read(old: bool, tmp_path: Path) -> None:
         tmp_path / "start.safetensors",
         _use_new_zipfile_serialization=not old,
     )
-    reason = (
-        r"initial: .*start\.safetensors is a pickle, as torch\.save writes it.*save_model\(model"
-    )
+    reason = r"initial: .*start\.safetensors: not a safetensors file: .*a pickle, .*save_model\("
     with pytest.raises(ConfigError, match=reason):
-        check(path)
-    (tmp_path / "start.safetensors").write_bytes(b"neither")
-    with pytest.raises(ConfigError, match="not a safetensors file"):
         check(path)
     assert not (tmp_path / "trapped").exists()
 

@@ -86,7 +86,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is done, and why.
+    """One decision of a policy, with its reason in words.
 
     Args:
         what: the `ShardDeed` that is done to `shard`; empty for none.

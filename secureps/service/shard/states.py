@@ -310,30 +310,18 @@ class States:
         part.
         """
         group, version = order.group, order.version
-        gone = self._explain_loss(group, version)
+        gone = DamagedStore(
+            f"{self._name}: its journal is gone or an older copy, and no part of a checkpoint in "
+            f"{self._folders.checkpoints} has version {version} of {group} whole: bring its newest "
+            "state folder back (secureps restore) or that part, or begin a new run from the last "
+            "checkpoint that is whole (secureps export)"
+        )
         everywhere = itertools.chain(self._parts(), self._folders.elsewhere())
         whole = self._restore(group, {version: order.state}, everywhere, gone)
         if whole is None:
             raise gone
         return tuple(
             block_digest(values) for values in from_tensors(version, whole).values.values()
-        )
-
-    def _explain_loss(self, group: str, version: int) -> DamagedStore:
-        found, whole = [], []
-        for directory in checkpoint_directories(self._folders.checkpoints):
-            part = self._part(directory)
-            with suppress(DamagedStore):
-                held = read_metadata(part).get(f"version.{group}", "nothing")
-                same = held == str(version)
-                found.append(f"{part} {'is damaged' if same else f'holds version {held}'}")
-                whole += [] if same else [f"checkpoint {directory.name}"]
-        parts, anew = "; ".join(found[:3]), (*whole, "an older checkpoint")[0]
-        return DamagedStore(
-            f"{self._name}: its journal is gone or an older copy, and no part of a checkpoint has "
-            f"version {version} of {group}: {parts or f'none is in {self._folders.checkpoints}'}. "
-            "Bring its newest state folder back (secureps restore) or that part, or begin a new "
-            f"run from {anew} (secureps export)"
         )
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:

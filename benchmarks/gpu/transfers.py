@@ -1,4 +1,4 @@
-"""The rotation of a codec on a device and on one core beside it, and copies to the device."""
+"""Copies to a device and back, beside those of one core."""
 
 from __future__ import annotations
 
@@ -6,27 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
 
-import numpy as np
 import torch
 
 from benchmarks.gpu.timing import Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
-from secureps.client.device_rotation import rotation_on
-from secureps.codec.chain import hadamard
-
-
-def rotations(device: torch.device, sizes: Sizes) -> Iterator[Row]:
-    """Rows of every size; one core's where it is no larger than `sizes.core`."""
-    notes = list[str]()
-    for values in sizes.updates:
-        x, core = np.random.default_rng(1).standard_normal(values), 0.0
-        if values <= sizes.core:
-            with one_core():
-                core = fastest(partial(hadamard, x.copy()), 1)
-        transform = rotation_on(str(device), notes.append)
-        _, *tries = (timed(device, partial(transform, x)) for _ in range(1 + sizes.tries))
-        where = "; made on the host" if notes else ""
-        yield row(f"rotation{where}", values, *min(tries, key=itemgetter(1)), core)
 
 
 def transfers(device: torch.device, sizes: Sizes) -> Iterator[Row]:
