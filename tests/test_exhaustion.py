@@ -228,6 +228,19 @@ threading._start_new_thread = exhaustion.start_new_thread = starved
 main()
 """
 
+UNPOLLED = """
+import threading
+from secureps.run.cli import main
+start = threading.Thread.start
+def starved(thread):
+    if "_poll_wrapper" in thread.name:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = starved
+main()
+"""
+"""Where gRPC's servers get no thread that polls for them."""
+
 
 @pytest.mark.timeout(240)
 def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> None:
@@ -238,6 +251,10 @@ def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> No
     with Processes(tmp_path / "run", "plain") as processes:
         serve = processes._server("coordinator")[2:]
         address = tmp_path / "run" / "coordinator" / "address"
+        (unpolled := tmp_path / "unpolled.py").write_text(UNPOLLED)
+        child = spawn([str(unpolled), *serve], tmp_path, log := tmp_path / "unpolled.log")
+        assert child.wait(PATIENCE) == 1, "and not by a segmentation fault"
+        assert "no new thread can be started (ulimit -u: " in log.read_text()
         for most in (0, 1, 2, 3, 4, 32):
             log = tmp_path / f"{most}.log"
             address.unlink(missing_ok=True)

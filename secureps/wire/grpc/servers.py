@@ -172,6 +172,10 @@ class Server(ABC):
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         most = ("grpc.max_allowed_incoming_connections", connection_limit())
+        # Keeps gRPC's poller for the life of the process. Otherwise the last server ends it, in
+        # whatever thread that is collected. If that server could not begin it, for want of a thread
+        # or descriptor, this is a segmentation fault (grpcio 1.85), and no error says why.
+        grpc.aio.init_grpc_aio()
         server = grpc.aio.server(options=(*framing.SERVER_OPTIONS, most))
         # All methods are streams on this side: gRPC would read the message of a unary call before
         # the server can authenticate its sender.
