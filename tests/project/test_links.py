@@ -15,7 +15,7 @@ from tests.kits.nursery import ROOT
 DOCS = ROOT / "docs"
 SITE = sorted(DOCS.rglob("*.md"))
 OTHERS = ("aggregator", "benchmarks", "clients", "examples", "policies", "secureps", "simulations")
-PAGES = [*sorted(ROOT.glob("*.md")), *SITE]
+PAGES = [*sorted(ROOT.glob("*.md")), *SITE, ROOT / "vectors" / "README.md"]
 PAGES += [page for folder in OTHERS for page in sorted((ROOT / folder).rglob("*.md"))]
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")

@@ -298,7 +298,7 @@ def codecs() -> Vector:
     rounded: Vector = {"bits": 8, "range": 0.75, "share": 0.625, "integers": array(steps, "<i4")}
     codes, followed = delta.encode(x, floats(1_500, 4), 5), floats(1_500, 4)
     delta.add(followed, codes, 5)
-    difference = {"bits": 5, "payload": payload(codes.tobytes()), "after": array(followed, "<f4")}
+    difference = {"bits": 5, "payload": codes.tobytes().hex(), "after": array(followed, "<f4")}
     known: Vector = {"group": "all", "block": 2, "version": 5, "base": base.hex(), "chains": chains}
     known |= {"values": array(x, "<f4"), "difference": difference}
     return known | {"grid": rounded | {"weight": 3, "mean": array(mean, "<f4")}}
