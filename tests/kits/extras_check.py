@@ -178,9 +178,8 @@ def script_of(name: str, text: str) -> None:
 
 
 def torch_is_missed() -> None:
-    """By name, by `new`, and by whoever checks the plan of a script that wants it."""
+    """By name, and by whoever checks the plan of a script that wants it."""
     raised("torch", lambda: ps.TorchTrainer)
-    refused("torch", "new", "none", "--torch")
     script_of("wants-torch", "import torch\ndef make(settings): ...\n")
     refused("torch", "check", "wants-torch/plan.toml", "--run-script")
 
@@ -194,9 +193,8 @@ def bfv_is_missed() -> None:
 
 
 def flower_is_missed() -> None:
-    """When called, by `new`, and by whoever checks the plan of an app."""
+    """When called, and by whoever checks the plan of an app."""
     raised("flower", lambda: ps.run_flower(None))
-    refused("flower", "new", "none", "--flower")
     script_of("wants-flower", "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
     refused("flower", "check", "wants-flower/plan.toml", "--run-script")
 

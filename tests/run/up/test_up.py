@@ -171,8 +171,7 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     told, _ = bfv.communicate()
     assert (bfv.returncode, processes(out)) == (0, {}), told
     assert "shard-1 died (signal SIGKILL)" in told
-    assert re.search(r"client-0\d says: update norm \S+, clip 0.1: cut to ", told), told
-    assert re.search(r"note: clip cut (9|1\d) updates of 3 clients to half or less", told), told
+    assert len(re.findall(r"client-0\d says: update norm \S+, clip 0.1: cut to ", told)) == 1, told
     check_logs(out)
     summary = check_told(told, out)
     assert summary["ratio_up"] > 1
@@ -433,9 +432,6 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     with pytest.raises(ConfigError, match="--copies: x: no URL of an object store"):
         up(Order(plan, tmp_path / "run", None, ENV, copies="x"), Console(file=io.StringIO()))
-    (tmp_path / "metrics.jsonl").write_text("{}")
-    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
-        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     scenario = plan.with_name("scenario.toml")
     scenario.write_text('plan = "plan.toml"\nclients = 3\n')
     with pytest.raises(ConfigError, match="is a scenario: `secureps simulate` plays it"):
