@@ -76,10 +76,10 @@ class CommitteeWorker(Worker):
         signature = self._identity.sign(*announcement_bytes(bare))
         return dataclasses.replace(bare, signature=signature)
 
-    def _examine(self, receipt: Receipt) -> tuple[Examined, ...]:
-        """Checks this holder's envelope of a receipt.
+    def _examine(self, receipt: Receipt) -> Examined | None:
+        """Checks this holder's envelope of a receipt; None if the envelope's key is erased.
 
-        An envelope whose key is erased is not reported, because its client is not at fault.
+        That is not reported, because its client is not at fault.
         """
         flaw = ""
         try:
@@ -87,8 +87,8 @@ class CommitteeWorker(Worker):
         except ClientError as error:
             flaw = str(error)
         except Refused:
-            return ()
-        return (Examined(self._name, receipt.id, flaw, receipt.digest),)
+            return None
+        return Examined(self._name, receipt.id, flaw, receipt.digest)
 
     def _open(self, task: Open) -> Done:
         """Answers for a cohort with a share, or with all flaws in its envelopes and a refusal.
@@ -98,8 +98,8 @@ class CommitteeWorker(Worker):
         try:
             return self._derive(task)
         except (ClientError, Refused) as error:
-            found = [each for receipt in task.receipts for each in self._examine(receipt)]
-            flaws = (each for each in found if each.flaw)
+            found = [self._examine(receipt) for receipt in task.receipts]
+            flaws = (each for each in found if each is not None and each.flaw)
             return Done(task, (*flaws, self._machine.refusal(task, error)))
 
     def _derive(self, task: Open) -> Done:
@@ -117,7 +117,7 @@ class CommitteeWorker(Worker):
         figures = (Figure("opening_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
         made = KeyShare(self._name, cohort.group, cohort.number, share, about)
-        return Done(task, (made,), report)
+        return Done(task, made, report)
 
     def _member_share(self, receipt: Receipt) -> HolderShare:
         try:

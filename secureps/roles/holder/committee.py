@@ -61,10 +61,10 @@ class CommitteeHolder(Holder):
         match event:
             case Answered() | Failed():
                 return Step()
-            case Done(Examine() | Open() as task, tuple() as answers) if sender == WORKER:
+            case Done(Examine() | Open() as task, made) if sender == WORKER:
                 if isinstance(task, Open):
                     self._openings.pop(name_of(task.cohort), None)
-                said = (*answers, event.telemetry)
+                said = (*(made if isinstance(made, tuple) else (made,)), event.telemetry)
                 return Step(effects=[Call(COORDINATOR, each) for each in said if each is not None])
             case Done(_, EnvelopeKeyAnnounced() as announced) if sender == WORKER:
                 return self._record_key(announced)

@@ -258,8 +258,8 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     assert isinstance(work, Work)
     done = holder.worker.work(work.task)
     assert isinstance(done, Done)
-    assert isinstance(done.made, tuple)
-    assert repr(done.made[0].share) not in repr(done)
+    assert isinstance(done.made, requests.KeyShare)
+    assert repr(done.made.share) not in repr(done)
     step = holder.give(WORKER, done)
     assert step.records == []
     share, report = said(step)
