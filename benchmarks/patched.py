@@ -166,8 +166,7 @@ def trained(seed: int, private: bool) -> Any:
     """The last model of a run."""
     plan = Plan(parse(PlanSection, PLAN, "patched"))
 
-    def holder(number: int) -> Any:
-        torch.set_num_threads(1)
+    def make(number: int) -> Trainer:
         arguments = transformers.TrainingArguments(
             f"{folder}/{number}",
             max_steps=VERSIONS * STEPS,
@@ -182,23 +181,28 @@ def trained(seed: int, private: bool) -> Any:
         )
         made = Trainer(models[number], arguments, train_dataset=Text(PACKAGES[number]))
         made.batches = 1000 * seed + number
-        session = ps.patch(made, **where, name=NAMES[number])
+        return made
+
+    def holder(number: int) -> None:
+        torch.set_num_threads(1)
+        session = ps.patch(trainers[number], **where, name=NAMES[number])
         try:
-            made.train()
+            trainers[number].train()
         except BaseException:  # the others would wait for it
             traceback.print_exc()
             os._exit(1)
         assert not private or session.finished == f"all {VERSIONS} versions are made"
-        return models[number]
 
     models = [gpt2(seed) for _ in PACKAGES]
-    with (
-        TemporaryDirectory() as folder,
-        exchange(plan, Path(folder), private) as where,
-        ThreadPoolExecutor(len(PACKAGES)) as threads,
-    ):
-        made = list(threads.map(holder, range(len(PACKAGES))))
-    return made[0]
+    with TemporaryDirectory() as folder:
+        # before any server: meanwhile accelerate empties the environment, which gRPC's threads read
+        trainers = [make(number) for number in range(len(PACKAGES))]
+        with (
+            exchange(plan, Path(folder), private) as where,
+            ThreadPoolExecutor(len(PACKAGES)) as threads,
+        ):
+            list(threads.map(holder, range(len(PACKAGES))))
+    return models[0]
 
 
 def judge(model: Any) -> tuple[float, float]:

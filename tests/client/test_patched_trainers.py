@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,12 @@ def bert(seed: int = 1) -> Any:
 def hugging_face(
     folder: Path, model: nn.Module, causal: bool = False, callbacks: Any = (), **changed: Any
 ) -> Any:
+    """A trainer, made before any federation is.
+
+    accelerate empties the process's environment for a moment meanwhile, and puts it back. gRPC's
+    threads read it as they connect, which before glibc 2.41 is a segmentation fault.
+    """
+    assert not [each for each in threading.enumerate() if each.name.startswith("loop of ")]
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
     known = {
         "per_device_train_batch_size": 4,
@@ -178,8 +185,8 @@ def test_a_hugging_face_trainer_trains_as_it_would_alone(tmp_path: Path) -> None
     how |= {"dataloader_num_workers": 1}
     start, alone, model = gpt2(), gpt2(), gpt2()
     hugging_face(tmp_path / "alone", alone, causal=True, **how).train()
+    trainer = hugging_face(tmp_path / "out", model, causal=True, **how)
     with run_of(plan(), tmp_path, model) as (federation, where):
-        trainer = hugging_face(tmp_path / "out", model, causal=True, **how)
         session = ps.patch(trainer, **where)
         assert trainer.train().global_step == 12
         made = federation.model()
@@ -238,14 +245,14 @@ def test_peft_sends_adapters_alone_and_refuses_another_base(tmp_path: Path) -> N
     model, other = adapted(1), adapted(2)
     base = {n: each.clone() for n, each in model.named_parameters() if not each.requires_grad}
     agreed = plan(2, frozen=["frozen.*"], versions=2)
+    stranger = hugging_face(tmp_path / "out", other, max_steps=4)
+    trainer = hugging_face(tmp_path / "out", model, max_steps=9)
     with run_of(agreed, tmp_path, model) as (federation, where):
-        stranger = hugging_face(tmp_path / "out", other, max_steps=4)
         ps.patch(stranger, **{**where, "state": tmp_path / "stranger"})
         with pytest.raises(
             WrongShape, match=r"frozen\.base_model.* has other values than the run's"
         ):
             stranger.train()
-        trainer = hugging_face(tmp_path / "out", model, max_steps=9)
         session = ps.patch(trainer, **where)
         assert trainer.train().global_step == 4, "of nine: the run has ended"
         made = federation.model()
@@ -268,13 +275,13 @@ def test_a_killed_trainer_starts_again_with_the_version_that_is_due(tmp_path: Pa
                 raise KeyboardInterrupt
 
     model = gpt2()
+    trainer = hugging_face(tmp_path, model, True, [Killed()], max_steps=12)
+    again = hugging_face(tmp_path, gpt2(), causal=True, max_steps=12)
     with run_of(plan(), tmp_path, model) as (_, where):
-        trainer = hugging_face(tmp_path, model, True, [Killed()], max_steps=12)
         first = ps.patch(trainer, **where)
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
         assert len(first.outcomes) <= 1
-        again = hugging_face(tmp_path, gpt2(), causal=True, max_steps=12)
         session = ps.patch(again, **where)
         assert again.train().global_step == 8, "of twelve: the first round was pushed before"
     assert session.finished == "all 3 versions are made"
@@ -282,8 +289,8 @@ def test_a_killed_trainer_starts_again_with_the_version_that_is_due(tmp_path: Pa
 
 def test_a_trainer_that_ends_first_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     endless = plan(versions=1000)
+    trainer = hugging_face(tmp_path, gpt2(), causal=True, max_steps=6)
     with run_of(endless, tmp_path, gpt2(), still=2, step=0.01) as (federation, where):
-        trainer = hugging_face(tmp_path, gpt2(), causal=True, max_steps=6)
         session = ps.patch(trainer, **where)
         trainer.train()
         assert session.finished == LEFT
@@ -304,8 +311,8 @@ def test_holders_judge_the_model_that_they_train(tmp_path: Path) -> None:
         return ps.EvaluateResult(seen[-1], 1)
 
     agreed = plan(2, versions=2, evaluation={"every": 1, "metrics": {"loss": 10.0}})
+    trainer = hugging_face(tmp_path, gpt2(), causal=True, max_steps=4)
     with run_of(agreed, tmp_path, gpt2()) as (_, where):
-        trainer = hugging_face(tmp_path, gpt2(), causal=True, max_steps=4)
         session = ps.patch(trainer, **where, evaluate=judge)
         trainer.train()
     assert session.finished == "all 2 versions are made"
