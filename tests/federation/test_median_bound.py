@@ -80,7 +80,7 @@ def isolated(simulation: Simulation) -> dict[str, str]:
     return simulation.coordinator.federation.isolated
 
 
-BUFFERED = {"name": "buffered", "buffer": 8, "minimum": 3, "deadline": 10.0, "power": 0.0}
+BUFFERED = {"name": "buffered", "buffer": 10, "minimum": 3, "deadline": 10.0, "power": 0.0}
 NOISE = PRIVACY | {"placement": "local"}
 MODES: dict[str, dict[str, Any]] = {
     "in rounds": {"cipher": "rlwe"},
@@ -124,7 +124,7 @@ def test_honest_clients_find_out_what_is_usual_once_and_go_on(mode: str, tmp_pat
 def test_who_stays_below_the_clip_is_found_from_the_first_version_on(
     clips: float, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 2.8 clips no cohort is proof: it is 30 times as long as others."""
+    """Of 2.8 clips no cohort is proof: that is 40 times as long as others' updates."""
     poisons(monkeypatch, POISONER, flip_to(clips))
     simulation = federation(tmp_path, plan_for(**MODES[mode], versions=400))
     simulation.run(lambda: bool(isolated(simulation)))
