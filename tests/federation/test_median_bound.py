@@ -1,6 +1,7 @@
 """Safety: sums are compared with what is usual, so an attacker below the clip is found."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -222,7 +223,7 @@ def test_a_cohort_that_is_too_small_to_be_divided_is_tried_again_with_more(tmp_p
     away = client_names(CLIENTS)[:8]
     for name in away:
         simulation.kill(name)
-    simulation.loop.call_later(300.0, lambda: [simulation.start(name) for name in away])
+        simulation.loop.call_later(300.0, partial(simulation.start, name))
     simulation.run()
     reasons = [record.reason for record in journalled(simulation, records.RoundGivenUp)]
     assert any('bound = "3x median" needs 6: two sets of the minimum' in text for text in reasons)
