@@ -103,6 +103,7 @@ KINDS: Mapping[type, Kind] = {
     coordinator.OpeningFailed: Kind("refused", "opening failed", (*_COHORT, "holders")),
     coordinator.LiarsNamed: Kind("refused", "holders named", (*_COHORT, "holders")),
     coordinator.CohortBurnt: Kind("refused", "cohort burnt", (*_COHORT, "spoilt")),
+    coordinator.LengthsGrew: Kind("refused", "updates grew", ("group", "reason")),
     coordinator.ClientIsolated: Kind("refused", "client isolated", ("group", "client", "reason")),
     requests.Examined: Kind("refused", "flaw found", ("group", "id", "holder", "flaw")),
     coordinator.FlawNoted: Kind(

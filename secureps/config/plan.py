@@ -324,6 +324,9 @@ def _states_no_size(group: dict[str, Any]) -> bool:
     return not any(rounds) and not {"clip", "range"} & group.keys()
 
 
+BOUND = r"^(clip|none|([2-9]|[1-9]\d{1,3})(\.\d{1,3})?x median)$"
+
+
 class GroupSection(Table):
     """Parameters that share one rule, grid and clip.
 
@@ -334,7 +337,7 @@ class GroupSection(Table):
     shortens updates before they are rounded; with `feedback` a client sends the rest later. Clients
     pull differences of `pull_bits` bits per value (default: whole blocks). By `bound` no step is
     made of a sum that is longer than clipped updates can be (default: where no plan allows running
-    statistics, which are not clipped).
+    statistics, which are not clipped), or by "Nx median" than N times what sums usually are.
 
     A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
     `bits` bits including the sign, and their total is the next version (`policy.checks.sections`).
@@ -344,7 +347,7 @@ class GroupSection(Table):
     pattern: str = "*"
     outcome: Literal["model", "sum"] = "model"
     clip: float = Field(default=16.0, gt=0)
-    bound: Literal["clip", "none"] | None = None
+    bound: str | None = Field(default=None, pattern=BOUND)
     adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)

@@ -197,13 +197,25 @@ class LiarsNamed:
 class CohortBurnt:
     """A cohort will never be opened; its members' submissions are dropped.
 
-    `spoilt`: the holders' answers fit together, so a member's submission is at fault.
+    `spoilt`: the holders' answers fit together, so a member's submission is at fault. `length` is
+    there if the sum is longer than usual: that of the mean and the number of members
+    (`policy.longest`).
     """
 
     group: str
     number: int
     reason: str
     spoilt: bool = False
+    length: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LengthsGrew:
+    """All sets of a cohort were longer than usual: this `length` is usual from now on."""
+
+    group: str
+    length: tuple[float, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +244,11 @@ class GroupResigned:
 
 @dataclass(frozen=True, slots=True)
 class VersionCommitted:
-    """Step 5: all shards have the version."""
+    """Step 5: all shards have the version; `length` as in `CohortBurnt`, if that decides later."""
 
     group: str
     version: int
+    length: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +368,7 @@ AnswerRecord = requests.Examined | requests.KeyShare | requests.OpenRefused | Op
 GroupRecord = (
     (RoundRecord | MembersRecord | AnswerRecord | CohortClosed | CohortReopened)
     | (Held | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
-    | (requests.Prepared | VersionCommitted)
+    | (requests.Prepared | VersionCommitted | LengthsGrew)
 )
 """Records about one group."""
 

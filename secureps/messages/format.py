@@ -17,7 +17,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 6
 
-FINGERPRINT: Final = "1558991761ee3325"
+FINGERPRINT: Final = "a775753a6e6aa51e"
 """Digest of all that is sent, journalled and kept in files (`tests/golden/schema.py`)."""
 
 OLDEST_LEDGER: Final = 2

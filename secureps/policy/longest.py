@@ -26,17 +26,30 @@ at most V, and a variance of at most 3 V^2 + w^2 V. So for the other half, with 
 A draw of noise is clamped to the grid with a probability of 2^-64 or less.
 
 An update is in units of the group's scale, if that moves. Then C is in these units too.
+
+**What is usual.** If C is far longer than updates are, one client can send much and stay within the
+bound. By `bound = "3x median"` (N = 3) the mean of k members also has at most a length of
+
+    N * median of length_i * sqrt(max(1, n_i / k)) over the last `MEMORY` versions,
+
+where n_i members had a mean of length_i. Means of independent updates shrink as 1 / sqrt(n), and
+aligned ones do not: the root covers both. Noise is taken out of length_i and added to the bound by
+its law. A longer sum proves nothing: honest updates may grow (`cohorts.suspicion`). Before version
+1 nothing is usual, so every sum is too long, and sets of clients show what is. Otherwise an
+attacker that is there from the beginning would make its own length the usual one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from secureps.codec.grid import MovingRange
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
+from secureps.policy.cohorts.suspicion import Length
 from secureps.policy.plan import Plan, scale_mover, shares_in
 
 ERROR: Final = 1e-9
@@ -46,27 +59,58 @@ SLACK: Final = 1 + 2.0**-16
 """Outweighs all roundings of float32 and float64 on the way from the clip to the sum."""
 
 
-def longest_sum(plan: Plan, layout: GroupLayout, cohort: Cohort) -> float | None:
+def longest_sum(
+    plan: Plan, layout: GroupLayout, cohort: Cohort, usual: float = math.inf
+) -> float | None:
     """Returns the longest L2 norm of a cohort's honest sum; None if the plan does not bound it.
 
-    The norm is in the units of updates, without the last value where that is a scale.
+    The norm is in the units of updates, without the last value where that is a scale. `usual`
+    bounds the mean in the model's units.
     """
     if not plan.bounds_sums(cohort.group):
         return None
     weights, values = [member.weight for member in cohort.members], layout.sent
     step = plan.grid(cohort.group, values).step
     mechanism = plan.mechanism(cohort.group, values)
+    usual /= cohort.scale or 1.0
     if mechanism is not None:
         noisy = [1] if plan.noisy_shards else weights
         noise = _longest_noise(values, mechanism.calibration.variance, noisy)
-        return SLACK * step * (sum(weights) * mechanism.l2_sensitivity + noise)
+        longest = min(mechanism.l2_sensitivity, usual / step)
+        return SLACK * step * (sum(weights) * longest + noise)
     clip = plan.group(cohort.group).clip
     if isinstance(scale_mover(plan, cohort.group, values), MovingRange):
         assert cohort.scale is not None
         clip /= cohort.scale
+    clip = min(clip, usual)
     spread = math.sqrt(sum(weight * weight for weight in weights))
     rounding = spread * (math.sqrt(values) / 2 + math.sqrt(-2 * math.log(ERROR)))
     return SLACK * (float(shares_in(plan.group(cohort.group), cohort)) * clip + step * rounding)
+
+
+def longest_usual(plan: Plan, cohort: Cohort, lengths: Sequence[Length]) -> float:
+    """Returns N times the usual length of such a cohort's mean; inf if the plan has no N."""
+    times, members = plan.times_median(cohort.group), _count(cohort)
+    if not lengths or math.isinf(times):
+        return 0.0 if times < math.inf else times
+    return times * median(each * math.sqrt(max(1.0, n / members)) for each, n in lengths)
+
+
+def measure(plan: Plan, layout: GroupLayout, cohort: Cohort, norm: float) -> Length:
+    """Returns the length of a mean whose sum has this norm, and the number of its members."""
+    mechanism, square = plan.mechanism(cohort.group, layout.sent), norm**2
+    if mechanism is not None:
+        draws = 1 if plan.noisy_shards else sum(member.weight**2 for member in cohort.members)
+        step = plan.grid(cohort.group, layout.sent).step
+        square -= layout.sent * draws * mechanism.calibration.variance * step**2
+    shares = float(shares_in(plan.group(cohort.group), cohort))
+    return math.sqrt(max(0.0, square)) * (cohort.scale or 1.0) / shares, _count(cohort)
+
+
+def _count(cohort: Cohort) -> float:
+    """Counts the members; with unlike weights it is (sum w)^2 / sum w^2."""
+    counted = [member.weight * member.examples for member in cohort.members]
+    return sum(counted) ** 2 / sum(each * each for each in counted)
 
 
 def _longest_noise(values: int, variance: float, weights: Sequence[int]) -> float:

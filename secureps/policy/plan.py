@@ -81,6 +81,7 @@ from secureps.policy.checks.sections import (
     refuse_client_privacy,
     refuse_codec,
     refuse_holders,
+    refuse_median,
     refuse_narrow,
     refuse_placement,
     refuse_replicas,
@@ -454,11 +455,16 @@ class Plan:
         return self.is_sum(group) and not stated and self.section.privacy is None
 
     def bounds_sums(self, group: str) -> bool:
-        """True if no step is made of sums longer than clipped updates can be (`policy.longest`)."""
+        """True if no step is made of a sum that is too long (`policy.longest`)."""
         section = self.group(group)
         clipped = self.section.privacy is not None or bool(section.codec) or section.feedback
-        bounded = clipped if section.bound is None else section.bound == "clip"
+        bounded = clipped if section.bound is None else section.bound != "none"
         return bounded and group in self.groups and not self.is_sum(group)
+
+    def times_median(self, group: str) -> float:
+        """Returns how many times longer than usual a sum may be; inf if only the clip counts."""
+        times, _, usual = (self.group(group).bound or "").partition("x ")
+        return float(times) if usual and self.bounds_sums(group) else math.inf
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """Returns the mechanism of client-level privacy for updates of so many values; else None.
@@ -812,6 +818,8 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
         _refuse_turns(plan, name)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
+    if plan.times_median(name) < math.inf:
+        refuse_median(section, plan.bounds(name), plan.opening)
     if isinstance(privacy, ClientPrivacySection):
         refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))
     else:

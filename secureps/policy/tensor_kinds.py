@@ -41,10 +41,11 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
                 f"codec{plan.of(group.name)} would mix them: give them a [[group]] of their own "
                 "without one, or keep them local"
             )
-        if own and plan.group(group.name).bound == "clip":
+        bound = plan.group(group.name).bound
+        if own and bound not in (None, "none"):
             raise PlanRefused(
                 f"tensor {own[0]!r}: running statistics are not clipped, so sums of honest updates "
-                f'may be longer than bound = "clip"{plan.of(group.name)} allows: give them a '
+                f'may be longer than bound = "{bound}"{plan.of(group.name)} allows: give them a '
                 "[[group]] of their own, or keep them local"
             )
     if not isinstance(plan.section.privacy, ClientPrivacySection):

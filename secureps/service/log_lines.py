@@ -117,6 +117,8 @@ class LogLines:
                 return self._prefix(group, f"cohort {number}: {reason}")
             case coordinator_records.CohortBurnt(group=group, number=number, reason=reason):
                 return self._prefix(group, f"cohort {number} is burnt: {reason}")
+            case coordinator_records.LengthsGrew(group=group, reason=reason):
+                return self._prefix(group, reason)
             case coordinator_records.ClientIsolated(group=group, client=client, reason=reason):
                 return self._prefix(group, f"{client} is left out of the run: {reason}")
             case coordinator_records.GroupResigned(group, reason):

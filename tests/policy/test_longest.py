@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.layout import GroupLayout
-from secureps.policy.longest import longest_sum
+from secureps.policy.longest import longest_sum, longest_usual, measure
 from secureps.policy.plan import Plan
 from tests.kits.federations import small_plan
 from tests.kits.privacy_kit import PRIVACY
@@ -118,3 +118,46 @@ def test_a_range_that_moves_has_it_in_units_of_its_scale() -> None:
 def test_a_sum_of_no_bounded_group_has_no_bound() -> None:
     plan = small_plan()
     assert longest_sum(plan, layout_of(plan, 30), cohort_of((1, 8), (1, 8))) is None
+
+
+def compared(privacy: Any = None) -> Plan:
+    rule = {"quorum": 6, "minimum": 3, "deadline": 10.0}
+    group = {"clip": CLIP, "bound": "2.5x median", "bits": 16, "rule": rule}
+    return small_plan(group=[group], capacity=64, privacy=privacy)
+
+
+def test_a_mean_may_be_so_many_times_the_median_of_the_last_ones() -> None:
+    plan, four = compared(), cohort_of(*[(1, 1)] * 4)
+    lengths = [(0.01, 16.0), (0.03, 4.0), (0.5, 1.0)]
+    assert longest_usual(plan, four, lengths) == pytest.approx(2.5 * 0.03)
+    assert longest_usual(plan, four, []) == 0.0, "nothing is usual yet"
+    assert longest_usual(plan_of(), four, lengths) == np.inf
+    layout = layout_of(plan, 30)
+    usual = longest_sum(plan, layout, four, 2.5 * 0.03) or 0.0
+    assert usual == pytest.approx(4 * 2.5 * 0.03, rel=0.01)
+    assert longest_sum(plan, layout, four, 2.5 * 0.5) == longest_sum(plan, layout, four)
+
+
+@pytest.mark.parametrize("placement", [None, "local", "aggregator"])
+@pytest.mark.parametrize("members", [4, 40])
+def test_fewer_members_than_before_are_within_it(placement: str | None, members: int) -> None:
+    """Their updates are independent, or all the same; of known noise nothing is in a length."""
+    privacy = None if placement is None else PRIVACY | {"placement": placement}
+    plan, before, now = compared(privacy), cohort_of(*[(1, 1)] * 40), cohort_of(*[(1, 1)] * members)
+    layout, rng = layout_of(plan, 500), np.random.default_rng(4)
+    mechanism, draws = plan.mechanism("all", 500), 40
+    deviation = 0.0
+    if mechanism is not None:
+        draws = 1 if plan.noisy_shards else 40
+        deviation = np.sqrt(mechanism.calibration.variance) * plan.grid("all", 500).step
+    for length in (0.02, 0.4):
+        noise = deviation * np.sqrt(draws) * rng.standard_normal(500)
+        summed = length * np.sqrt(40 / 500) * rng.standard_normal(500) + noise
+        known = measure(plan, layout, before, float(np.linalg.norm(summed)))
+        assert known[1] == 40
+        most = longest_sum(plan, layout, now, longest_usual(plan, now, [known] * 3)) or 0.0
+        some = draws * members / 40 if draws == 40 else 1
+        for _ in range(TURNS):
+            noise = deviation * np.sqrt(some) * rng.standard_normal(500)
+            summed = length * np.sqrt(members / 500) * rng.standard_normal(500) + noise
+            assert np.linalg.norm(summed) <= most

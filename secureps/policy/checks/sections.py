@@ -215,6 +215,25 @@ def refuse_client_privacy(
         )
 
 
+# --- bound -------------------------------------------------------------------------
+
+
+def refuse_median(section: GroupSection, own: Bounds, opening: Opening) -> None:
+    """Refuses a bound that needs two sets of each cohort where there never are (PlanRefused)."""
+    text, least = f'bound = "{section.bound}"', 2 * own.minimum
+    whole = opening is not Opening.COMMITTEE and not (opening is Opening.NOTHING and own.rounds)
+    if whole or section.sparse is not None:
+        raise PlanRefused(
+            f"{text}: sets of a cohort show who makes it long, and here none may be opened: take "
+            'cipher "rlwe", or "plain" with rounds, and no sparse'
+        )
+    if (most := own.start if own.rounds else own.most) < least:
+        raise PlanRefused(
+            f"{text}: cohorts of {most} cannot be divided into two sets of {own.minimum}: set "
+            f"rule.{'start' if own.rounds else 'buffer'} to {least} or more, or lower rule.minimum"
+        )
+
+
 # --- codec -------------------------------------------------------------------------
 
 

@@ -29,6 +29,17 @@ that has a member in each burnt cohort: if no more than so many offend, it is on
 such group is left, more than `COLLUDING` offend. Then every last suspect is left out: if all who
 offend always do, none that was cleared offends, and it is one of them.
 
+**Long sums.** Where a sum may be several times as long as usual (`policy.longest`), a longer one is
+no proof: honest updates may grow. It counts once a set that is disjoint from it made the same
+version with a mean that is as many times shorter: growth makes both longer. A mean is at most as
+long as its longest update, so a member sent one that is so many times longer than that set's mean.
+Nobody is left out because more than `COLLUDING` clients would have to offend. So a client that
+sends no such update is never left out if at most `COLLUDING` others do. If instead
+more than `COLLUDING` + 1 disjoint sets are too long, or two or three and nothing else can be tried,
+updates have grown: the version is tried again, and what counts as usual is the second shortest of
+four, else the shortest. Of s sets fewer offenders than s, of four two, cannot make that longer than
+an honest set; of four one cannot make it shorter, of fewer one can that knows the others' updates.
+
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
 a set of the other's tree, for the same version, with the same updates and weights. Checking pairs
@@ -56,12 +67,12 @@ becomes smaller than the plan allows.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from math import prod
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
@@ -70,6 +81,12 @@ from secureps.messages.submission import Base, Cohort
 from secureps.wording import counted, named
 
 Clients = frozenset[str]
+
+Length = tuple[float, ...]
+"""The length of a mean, and the number of its members; with unlike weights (sum w)^2 / sum w^2."""
+
+MEMORY = 15
+"""The number of versions whose lengths are usual."""
 
 
 def halves(
@@ -141,6 +158,8 @@ class Suspicion:
         passed: sets that were tried for it and given up.
         weights: of the clients in burnt cohorts.
         chosen: clients that the open round is for.
+        long: cohorts of the version in the making that were longer than usual.
+        likely: cohorts that were longer than usual while others of their version were not.
     """
 
     evidence: frozenset[Clients] = frozenset()
@@ -151,6 +170,8 @@ class Suspicion:
     passed: tuple[Clients, ...] = ()
     weights: frozenset[tuple[str, int]] = frozenset()
     chosen: Clients = frozenset()
+    long: frozenset[tuple[Clients, Length]] = frozenset()
+    likely: frozenset[Clients] = frozenset()
 
     @property
     def chooses(self) -> bool:
@@ -168,7 +189,9 @@ class Suspicion:
         last = frozenset(suspects for suspects in self.suspect_sets if len(suspects) == 1)
         if not last:  # the usual case, in which no explanations are looked for
             return _union(())
-        kinds, found = _explain(self.evidence)
+        kinds, found = _explain(self.evidence | self.likely)
+        if not found and (self.likely or not self.evidence):
+            return _union(())
         return _union(
             suspects
             for suspects in last
@@ -186,8 +209,25 @@ class Suspicion:
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
-    def note_burnt(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
-        """Notes that a cohort of these clients failed; `spoilt`: because of an update in it."""
+    def grown(self, over: bool) -> Length | None:
+        """Returns a set's length if updates have grown; `over`: no other set may be tried."""
+        lengths, sets = dict(self.long), _smallest(self.burnt)
+        long = sets & lengths.keys()
+        enough = len(long) > COLLUDING + 1
+        if enough or (over and len(long) > 1 and long == sets):
+            return sorted(lengths[each] for each in long)[enough]
+        return None
+
+    def note_grown(self) -> Suspicion:
+        """Forgets long sums, and lets sets of the largest burnt cohorts be tried anew."""
+        sets = sorted({*self.burnt}, key=_order)
+        whole = (each for each in sets if not any(each < other for other in sets))
+        return dataclasses.replace(self, long=frozenset(), burnt=tuple(whole), passed=())
+
+    def note_burnt(
+        self, weights: Mapping[str, int], spoilt: bool, length: Length = ()
+    ) -> Suspicion:
+        """Notes that a cohort failed: by an update in it (`spoilt`), or by an unusual `length`."""
         clients = frozenset(weights)
         evidence, suspect_sets, cleared = self.evidence, self.suspect_sets, self.cleared
         if spoilt:
@@ -202,22 +242,33 @@ class Suspicion:
             burnt=(*self.burnt, clients),
             weights=self.weights | frozenset(weights.items()),
             chosen=frozenset(),
+            long=self.long | ({(clients, length)} if length else frozenset()),
         )
 
-    def note_opened(self, clients: Clients) -> Suspicion:
-        suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
-        cleared = self.cleared | clients if suspect_sets else frozenset()
-        return Suspicion(self.evidence, suspect_sets, cleared, self.flawed)
+    def note_opened(
+        self, clients: Clients, length: Length = (), times: float = math.inf
+    ) -> Suspicion:
+        """Notes that a cohort made a version; beside it those `times` as long are likely spoilt."""
+        long = {each for each, _ in self.long if not any(known <= each for known in self.evidence)}
+        own, n = length or (math.inf, 1.0)
+        longer = {s for s, (its, k) in self.long if its > times * own * math.sqrt(max(1.0, n / k))}
+        beside = {each for each in long & longer if each.isdisjoint(clients)}
+        doubted = {each - self.cleared or each for each in long}
+        suspect_sets = _smallest(each - clients for each in _smallest(self.suspect_sets | doubted))
+        cleared = self.cleared - _union(doubted) | clients if suspect_sets else frozenset()
+        likely = _smallest(self.likely | beside)
+        return Suspicion(self.evidence, suspect_sets, cleared, self.flawed, likely=likely)
 
     def remove_client(self, client: str) -> Suspicion:
         """Removes a client that left the run, and the sets it is in: it may be the offender of
         each.
         """
         evidence = frozenset(each for each in self.evidence if client not in each)
+        likely = frozenset(each for each in self.likely if client not in each)
         suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
         cleared = self.cleared - {client} if suspect_sets else frozenset()
         return dataclasses.replace(
-            self, evidence=evidence, suspect_sets=suspect_sets, cleared=cleared
+            self, evidence=evidence, likely=likely, suspect_sets=suspect_sets, cleared=cleared
         )
 
     def note_flaw(self, client: str) -> Suspicion:
@@ -259,7 +310,8 @@ def choose(
     outside = frozenset(sorted(live - _union(state.burnt))[:most])
     left += [outside] * (len(outside) >= minimum)
     if not left and len(state.burnt) < MOST_TRIED:
-        whole = (each for each in set(state.burnt) if each <= able and allowed(each, each))
+        again = set(state.burnt) - dict(state.long).keys()  # these would be as long again
+        whole = (each for each in again if each <= able and allowed(each, each))
         left = [each for each in whole if not cut(each, minimum)]
     left = [each for each in left if state.passed.count(each) < MOST_TRIED]
     if not left:
@@ -360,11 +412,11 @@ def _explain(evidence: Set[Clients]) -> tuple[dict[Stood, Clients], list[tuple[S
 
 def _sort_by_excuse(state: Suspicion, suspects: Clients, live: Clients) -> list[str]:
     """Returns the others, first those in the fewest explanations that do without the suspect."""
-    kinds, found = _explain(state.evidence)
+    kinds, found = _explain(state.evidence | state.likely)
     without = [few for few in found if all(kinds[kind] != suspects for kind in few)]
     excuses = Counter[str]()
     for few in without:
-        groups = prod(len(kinds[kind]) for kind in few)
+        groups = math.prod(len(kinds[kind]) for kind in few)
         for kind in few:
             excuses.update(dict.fromkeys(kinds[kind], groups // len(kinds[kind])))
     return sorted(live - suspects, key=lambda client: (excuses[client], client))

@@ -31,7 +31,8 @@ from secureps.messages.submission import (
     shorten,
 )
 from secureps.policy.checks.evaluation import check_total, from_vector
-from secureps.policy.longest import ERROR, longest_sum
+from secureps.policy.cohorts.suspicion import Length
+from secureps.policy.longest import ERROR, longest_sum, longest_usual, measure
 from secureps.policy.plan import shares_in
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery, termination
@@ -169,13 +170,15 @@ def record_opening(
     tx.tell_shards(group.name, lambda blocks: make_prepare(tx, group, blocks))
 
 
-def burn(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
+def burn(
+    tx: Transaction, group: GroupState, reason: str, spoilt: bool = False, length: Length = ()
+) -> None:
     """Burns the cohort: it is never opened, and its members' submissions are dropped.
 
-    `spoilt`: the update of a member is to blame.
+    `spoilt`: the update of a member is to blame. `length` is there if its sum is longer than usual.
     """
     ids = group.summed
-    tx.write(records.CohortBurnt(group.name, group.number, reason, spoilt))
+    tx.write(records.CohortBurnt(group.name, group.number, reason, spoilt, length))
     tx.settle(ids)
     recovery.isolate(tx, group)
 
@@ -267,15 +270,16 @@ def _note_prepared(tx: Transaction, group: GroupState, by: requests.Prepared) ->
         for shard in unsure:
             tx.order(shard, make_hold(tx, group, owners[shard]))
         return False
-    if why := _why_too_long(tx, group):
-        burn(tx, group, why, spoilt=True)
+    length, why, proven = _judge_length(tx, group)
+    if why:
+        burn(tx, group, why, proven, length)
         return False
     if group.making is not None and group.making.key is not None:
         names, reason = opening.liars(tx, group)
         if names:
             tx.write(records.LiarsNamed(group.name, group.number, names, reason))
     ids = group.summed
-    tx.write(records.VersionCommitted(group.name, version))
+    tx.write(records.VersionCommitted(group.name, version, length))
     recovery.isolate(tx, group)
     tx.tell_shards(group.name, lambda blocks: make_commit(tx, group))
     tx.tell_clients(make_published(tx, group))
@@ -285,25 +289,34 @@ def _note_prepared(tx: Transaction, group: GroupState, by: requests.Prepared) ->
     return True
 
 
-def _why_too_long(tx: Transaction, group: GroupState) -> str:
-    """Returns why no model is made of an opened sum: honest members cannot have sent it."""
+def _judge_length(tx: Transaction, group: GroupState) -> tuple[Length, str, bool]:
+    """Returns an opened sum's length if the plan compares it with others, and why it is too long.
+
+    The last value tells whether that proves that a member did not clip.
+    """
     cohort, layout = group.cohort, tx.layout.group(group.name)
     most = None if cohort is None else longest_sum(tx.plan, layout, cohort)
-    if most is None:
-        return ""
+    if cohort is None or most is None:
+        return (), "", False
     squares = dict[int, float]()
     for shard, blocks in tx.federation.owners(group.name).items():
         for block, square in zip(blocks, group.coming[shard].squares, strict=True):
             squares[block] = max(square, squares.get(block, 0.0))  # of copies the worst
     norm = math.sqrt(sum(squares.values()))
-    if norm <= most:
-        return ""
+    length = measure(tx.plan, layout, cohort, norm) if group.times < math.inf else ()
+    usual = longest_usual(tx.plan, cohort, group.lengths)
+    usually = longest_sum(tx.plan, layout, cohort, usual) or most
+    if norm <= usually:
+        return length, "", False
     # With shards' own noise the same updates may be summed again, for one charge.
     found = "too" if tx.plan.noisy_shards else f"{norm:.3g}"
-    return (
-        f"its sum is {found} long, and all but {ERROR:g} of sums of clipped updates are at most "
-        f"{most:.3g} long: a member sent something else"
-    )
+    why = f"{group.times:g} times what is usual is {usually:.3g}: a member, or all, sent more"
+    if norm > most:
+        why = (
+            f"all but {ERROR:g} of sums of clipped updates are at most {most:.3g} long: a member "
+            "sent something else"
+        )
+    return length, f"its sum is {found} long, and {why}", norm > most
 
 
 def _is_given_up(tx: Transaction, group: GroupState, by: requests.Prepared) -> bool:

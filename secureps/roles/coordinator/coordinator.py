@@ -135,6 +135,7 @@ class Coordinator(Seat):
                 name,
                 rounds=bounds(name).rounds,
                 trails=settings.plan.trails(name),
+                times=settings.plan.times_median(name),
                 open_receipts=OpenReceipts(enough),
             )
             for name in names

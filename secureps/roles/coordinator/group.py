@@ -24,7 +24,7 @@ from secureps.messages.submission import (
     SubmissionId,
     model_digest,
 )
-from secureps.policy.cohorts.suspicion import Suspicion
+from secureps.policy.cohorts.suspicion import Length, Suspicion
 
 REASON_LIMIT = 300
 """Most characters that are kept of another party's own words."""
@@ -466,7 +466,9 @@ TRANSITIONS = (
         (records.FlawNoted,),
     ),
     Transition(
-        "a row-block stays at its version for good", {WAITING, COLLECTING}, (records.GroupResigned,)
+        "a row-block stays at its version for good, or the usual length changes",
+        {WAITING, COLLECTING},
+        (records.GroupResigned, records.LengthsGrew),
     ),
     Transition("the run is finished", {WAITING}, (records.Finished,), {DONE}),
     Transition("a run that failed goes on", {DONE}, (Incarnated,), {WAITING}),
@@ -498,6 +500,7 @@ class GroupState:
         scale: of the committed version's clip, if that is adaptive.
         coming: what shards have made of the next version.
         history: by version, the digest of the model.
+        lengths: of the means of the last versions; longer by `times` is too long.
         sitting_out: clients that take no part until the next version.
         absences: why clients take no part.
         spoilt: the cohorts that were burnt since the newest version.
@@ -526,6 +529,8 @@ class GroupState:
     scale: float | None = None
     coming: dict[str, requests.Prepared] = field(default_factory=dict)
     history: dict[int, bytes] = field(default_factory=dict)
+    lengths: tuple[Length, ...] = ()
+    times: float = math.inf
     sitting_out: frozenset[str] = frozenset()
     absences: dict[str, str] = field(default_factory=dict)
     spoilt: tuple[Cohort, ...] = ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from secureps.messages.coordinator_records import ClientIsolated
+from secureps.messages.coordinator_records import ClientIsolated, LengthsGrew
 from secureps.messages.submission import Base, Member, Receipt
 from secureps.policy.cohorts.suspicion import (
     COLLUDING,
@@ -141,12 +141,26 @@ def objection(group: GroupState, receipt: Receipt) -> str:
 def isolate(tx: Transaction, group: GroupState) -> None:
     state = group.suspicion
     for client in sorted(state.offenders) if tx.plan.divides_cohorts else ():
-        stood = sum(client in each for each in state.evidence)
+        stood = sum(client in each for each in state.evidence | state.likely)
         text = (
             f"{client} spoils cohorts{tx.plan.of(group.name)}: it stood in {stood} that came to "
             f"nothing, and no {COLLUDING} others account for all that did"
         )
+        if state.likely:
+            text += f"; its updates are more than {group.times:g} times as long as others'"
         tx.write(ClientIsolated(group.name, client, text))
+
+
+def note_grown(tx: Transaction, group: GroupState, over: bool) -> bool:
+    """Takes a set's length as usual if all were too long; `over`: no other set may be tried."""
+    length = group.suspicion.grown(over)
+    if length is not None:
+        reason = (
+            "every set of clients was longer than usual, so nobody is suspected for it: the length "
+            "of a short one is usual from now on"
+        )
+        tx.write(LengthsGrew(group.name, length, reason))
+    return length is not None
 
 
 def describe_suspects(group: GroupState) -> str:

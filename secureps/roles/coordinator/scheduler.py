@@ -138,7 +138,7 @@ def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     if not recovery.is_choosing(tx, group):
         return
     tried = recovery.choice(tx, group, tx.takers(group.name))
-    if tried.over:
+    if not recovery.note_grown(tx, group, tried.over) and tried.over:
         termination.give_up(
             tx,
             group,
@@ -280,13 +280,16 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
     chosen = None
     if _may_try_sets(tx, group):
         chosen = recovery.choice(tx, group, tx.takers(group.name))
+        others = _are_enough(tx, group, _others(tx, group))
+        if recovery.note_grown(tx, group, chosen.over and not others):
+            return tx.again
         lacking = opening.why_too_few(tx, group) if chosen.clients else ""
         if chosen.clients and not lacking:
             _begin_set(tx, group, chosen)
             return _decide(tx, group)
         if not lacking:
             _send_back(tx, group, chosen)
-        if not chosen.over and not _are_enough(tx, group, _others(tx, group)):
+        if not chosen.over and not others:
             until = _earliest(waits.until, _patience(tx, group))
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.members.spent), waits.reason
@@ -528,6 +531,9 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     decision = end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
+    if why := _why_undivided(tx, group, len(decision.members)):
+        ids = tuple(sorted(member.id for member in decision.members))
+        return Drop(ids, f"given up: {why}") if group.rounds else Wait(None, why)
     if tx.plan.divides_cohorts and group.suspicion.suspect_sets:
         members = tuple(replace(member, weight=1) for member in decision.members)
         decision = replace(decision, members=members)
@@ -535,6 +541,16 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     if wrong := refuse_close(decision.members, here, group.version, own, sealed):
         raise RuleFailed(f"it closed what may not be opened: {wrong}")
     return decision
+
+
+def _why_undivided(tx: Transaction, group: GroupState, members: int) -> str:
+    """Returns why a cohort waits for more: if it were too long, it could not be divided."""
+    least = 2 * tx.plan.bounds(group.name).minimum
+    coming = tx.takers(group.name, tx.clients) - tx.federation.retired - group.sitting_out
+    if group.times == math.inf or members >= least or len(coming) < least:
+        return ""
+    bound = tx.plan.group(group.name).bound
+    return f'{members} have arrived, and bound = "{bound}" needs {least}: two sets of the minimum'
 
 
 def _discount(

@@ -23,6 +23,7 @@ from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, R
 from secureps.messages.run import GroupVersion, Placement, RunInfo, ShardAddress, Task, all_shards
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Base, Held, Outcome, Receipt, SubmissionId
+from secureps.policy.cohorts.suspicion import MEMORY
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase, Trail, after_pause
 from secureps.roles.machine import AnnouncedKeys, Record
@@ -844,9 +845,14 @@ class CoordinatorState:
                 self.liars |= dict.fromkeys(holders, reason)
             case records.CohortBurnt(reason=reason):
                 self._drop(group, group.summed, reason)
-                group.suspicion = group.suspicion.note_burnt(group.weights, record.spoilt)
+                group.suspicion = group.suspicion.note_burnt(
+                    group.weights, record.spoilt, record.length
+                )
                 group.burn(reason)
                 group.end_cohort(at, reason)
+            case records.LengthsGrew(length=length, reason=reason):
+                group.suspicion, group.reason = group.suspicion.note_grown(), reason
+                group.lengths = (length,) * MEMORY
             case records.GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
             case records.StreamBegan():
@@ -875,8 +881,8 @@ class CoordinatorState:
                 group.members.ask(client, Base(version, step), at)
             case requests.Prepared(shard):
                 group.coming[shard] = record
-            case records.VersionCommitted(version=version):
-                self._commit(at, group, version)
+            case records.VersionCommitted():
+                self._commit(at, group, record)
             case _:
                 assert_never(record)
 
@@ -897,13 +903,16 @@ class CoordinatorState:
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
-    def _commit(self, at: float, group: GroupState, version: int) -> None:
+    def _commit(self, at: float, group: GroupState, record: records.VersionCommitted) -> None:
+        version, length = record.version, record.length
         coming, group.version, group.committed_at = group.coming, version, at
         group.scale = group.coming_scale
         group.blocks = self.by_block(group.name, coming)
         group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest
-        group.suspicion = group.suspicion.note_opened(frozenset(group.weights))
+        clients = frozenset(group.weights)
+        group.suspicion = group.suspicion.note_opened(clients, length, group.times)
+        group.lengths = (*group.lengths, *([length] * bool(length)))[-MEMORY:]
         group.sitting_out = frozenset()
         group.forget_spoilt()
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)

@@ -114,7 +114,12 @@ class Check:
     def _replayed(self) -> CoordinatorState:
         plan = self.machines.plan
         groups = {
-            name: GroupState(name, rounds=plan.bounds(name).rounds, trails=plan.trails(name))
+            name: GroupState(
+                name,
+                rounds=plan.bounds(name).rounds,
+                trails=plan.trails(name),
+                times=plan.times_median(name),
+            )
             for name in plan.all_groups
         }
         state = CoordinatorState(groups)

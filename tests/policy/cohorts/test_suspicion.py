@@ -21,6 +21,7 @@ from secureps.policy.cohorts.suspicion import (
 
 RUN = b"r" * 32
 MOST = 100
+TIMES = 3.0
 
 
 def named(*numbers: int) -> Clients:
@@ -47,6 +48,9 @@ class Played:
     burnt: int = 0
     versions: int = 0
     over: bool = False
+    compared: bool = False
+    """Cohorts fail because they are longer than usual, which proves nothing by itself."""
+    grew: int = 0
 
     def version(self, spoils: Callable[[Clients], Clients]) -> None:
         asked: list[Clients] = []
@@ -57,21 +61,29 @@ class Played:
             if self.state.chooses:
                 cut = cutting(self.versions)
                 choice = choose(self.state, cut, able, able, self.minimum, MOST)
+                if self.state.grown(choice.over) is not None:
+                    self.state, self.grew = self.state.note_grown(), self.grew + 1
+                    continue
             self.over = choice.over or len(choice.clients) < self.minimum
             if self.over:
                 return
             for before in asked:
-                known = partial(is_within, RUN, "all", self.versions, before, choice.clients)
-                assert not before & choice.clients or known(self.minimum)
+                part, whole = sorted((choice.clients, before), key=len)
+                known = partial(is_within, RUN, "all", self.versions, whole, part)
+                assert not part & whole or known(self.minimum)
             asked.append(choice.clients)
             self.state = self.state.start_round(choice.clients)
             if not spoils(choice.clients):
-                self.state = self.state.note_opened(choice.clients)
+                own = (1.0, float(len(choice.clients))) if self.compared else ()
+                self.state = self.state.note_opened(choice.clients, own, TIMES)
                 self.included |= choice.clients
                 self.isolate()
                 break
             self.burnt += 1
-            self.state = self.state.note_burnt(dict.fromkeys(choice.clients, 1), spoilt=True)
+            share = len(self.clients) / len(choice.clients)
+            length = ((TIMES + 1) * share, float(len(choice.clients))) if self.compared else ()
+            weights = dict.fromkeys(choice.clients, 1)
+            self.state = self.state.note_burnt(weights, not self.compared, length)
             self.isolate()
         self.versions += 1
 
@@ -171,6 +183,84 @@ def test_who_is_cleared_and_turns_bad_is_found_all_the_same() -> None:
     played.on(named(3, 9).intersection)
     assert played.isolated == named(3, 9)
     assert played.included >= crowd(16) - played.isolated
+
+
+# --- cohorts that are longer than usual ---------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(minimum=st.integers(2, 5), more=st.integers(0, 30), data=st.data())
+def test_a_client_that_always_sends_too_much_is_left_out(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    clients = crowd(4 * minimum + more)
+    offenders = frozenset([data.draw(st.sampled_from(sorted(clients)))])
+    played = Played(minimum, clients, compared=True)
+    for _ in range(60):
+        played.version(offenders.intersection)
+    assert not played.over
+    assert played.isolated == offenders
+    assert played.grew == 0, "it stands in one of the sets, and the others are as usual"
+
+
+@settings(max_examples=200, deadline=None)
+@given(minimum=st.integers(2, 4), more=st.integers(0, 20), data=st.data())
+def test_nobody_honest_is_left_out_for_long_sums_however_two_behave_and_updates_grow(
+    minimum: int, more: int, data: st.DataObject
+) -> None:
+    """A set without the two is too long only if updates grew, and then every set is."""
+    clients = crowd(2 * minimum + more)
+    offenders = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)), max_size=2)))
+    played = Played(minimum, clients, compared=True)
+    moods = st.sampled_from(["offend", "offend", "behave", "all grow"])
+    for _ in range(25):
+        grow = data.draw(moods) == "all grow"
+        before = played.grew
+
+        def spoils(cohort: Clients, grow: bool = grow, before: int = before) -> Clients:
+            if grow and played.grew == before:
+                return cohort
+            return cohort & offenders if data.draw(moods) == "offend" else frozenset()
+
+        played.version(spoils)
+        assert played.over or not grow or played.grew > before
+    assert played.isolated <= offenders
+
+
+def test_what_is_usual_after_growth_is_a_length_that_few_can_move() -> None:
+    def grown(over: bool, *lengths: float, state: Suspicion | None = None) -> float | None:
+        state = state or Suspicion()
+        for k, length in enumerate(lengths):
+            weights = dict.fromkeys(named(2 * k, 2 * k + 1), 1)
+            state = state.note_burnt(weights, False, (length, 2.0))
+        found = state.grown(over)
+        return None if found is None else found[0]
+
+    assert grown(False, 4.0, 1.0, 3.0, 2.0) == 2.0
+    assert grown(True, 4.0, 1.0, 3.0) == grown(True, 4.0, 1.0) == 1.0
+    assert grown(False, 4.0, 1.0, 3.0) is grown(True, 4.0) is None, "others may be tried"
+    assert grown(True, 4.0, 1.0, state=burns(named(20), spoilt=False)) is None, "holders refused it"
+
+
+def test_a_long_cohort_counts_only_beside_a_set_that_is_many_times_shorter() -> None:
+    whole = crowd(16)
+    first, second = cutting(3)(whole, 4)
+    small = cutting(3)(second, 4)[0]
+    long = {whole: 7.0, first: 9.1, second: 6.5}
+    state = Suspicion()
+    for each, length in long.items():
+        state = state.note_burnt(dict.fromkeys(each, 1), False, (length, float(len(each))))
+    for opened, length, likely in (
+        (first, 1.0, {second}),
+        (second, 3.0, {first}),
+        (second, 3.1, set()),
+        (small, 3.0, {first}),
+    ):
+        noted = state.note_opened(opened, (length, float(len(opened))), TIMES)
+        assert noted.likely == likely
+        assert not noted.offenders
+    larger = state.note_opened(named(*range(20, 52)), (3.0, 32.0), TIMES)
+    assert not larger.likely, "a set of fewer clients may be as much longer as theirs are alike"
 
 
 # --- one choice -------------------------------------------------------------------
