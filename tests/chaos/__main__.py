@@ -3,6 +3,7 @@
 python -m tests.chaos                               all seeds, in as many processes as cores
 python -m tests.chaos --seed 7                      one, with all its faults
 python -m tests.chaos --seed 7 --faults 'kill:shard-0@120+2'    one, with these
+python -m tests.chaos --out FILE                    all, and what was played, for tests.chaos.report
 """
 
 import argparse
@@ -13,8 +14,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+from secureps import __version__
+from tests.chaos.ends import WHOLE
 from tests.chaos.kinds import never, stale, table
 from tests.chaos.play import Outcome, play
 from tests.chaos.schedule import Fault, faults_of, parsed, setting_of
@@ -53,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many (default {SEEDS})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--out", type=Path, help="a file for what was played")
     parser.add_argument("--every", type=int, help=argparse.SUPPRESS)  # one of the processes
     given = parser.parse_args(argv)
     if given.seed is not None:
@@ -60,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _one(given.seed, faults)
     if given.every is not None:
         return _some(range(given.first, given.seeds, given.every))
-    return _all(given.first, given.seeds, given.jobs)
+    return _all(given.first, given.seeds, given.jobs, given.out)
 
 
 def _one(seed: int, faults: Sequence[Fault]) -> int:
@@ -90,14 +95,17 @@ def _some(seeds: Sequence[int]) -> int:
     for seed in seeds:
         outcome = play(seed, faults_of(seed))
         said = {"seed": seed, "complaints": outcome.complaints, "kinds": outcome.kinds}
-        print(json.dumps(said), flush=True)
+        print(json.dumps(said | {"whole": outcome.ended.startswith(WHOLE)}), flush=True)
     return 0
 
 
-def _all(first: int, number: int, jobs: int) -> int:
+def _all(first: int, number: int, jobs: int, out: Path | None) -> int:
     began, kinds, bad, done = time.monotonic(), Counter[str](), list[int](), 0
+    faults, whole = Counter[str](), 0
     for said in _lines(first, number, jobs):
         kinds.update(said["kinds"])
+        faults.update(fault.kind for fault in faults_of(said["seed"]))
+        whole += said["whole"] and not said["complaints"]
         done += 1
         if said["complaints"]:
             bad.append(said["seed"])
@@ -113,6 +121,10 @@ def _all(first: int, number: int, jobs: int) -> int:
     if done < number:
         wrong.append(f"{number - done} seeds were not played")
     print("\n".join(wrong))
+    if out is not None:
+        played: dict[str, Any] = {"version": __version__, "first": first, "seeds": done}
+        played |= {"broke": sorted(bad), "whole": whole, "faults": faults, "kinds": kinds}
+        out.write_text(json.dumps(played, indent=1, sort_keys=True) + "\n")
     print(f"{done} seeds in {time.monotonic() - began:.0f} s: {len(bad)} broke a promise")
     return bool(bad or wrong)
 

@@ -29,11 +29,13 @@ from secureps.roles.member.member import LEFT
 from secureps.roles.shard.state import ShardState
 from secureps.service.executor import Executor
 from secureps.store.journal import MemoryJournal
+from tests.chaos import report
 from tests.chaos.check import complaints, of_kind
 from tests.chaos.ends import WHOLE
 from tests.chaos.network import ChaosNetwork
 from tests.chaos.plans import plan_of
 from tests.chaos.play import play, quiet
+from tests.chaos.real import schedule as real
 from tests.chaos.schedule import (
     EVERY,
     OPERATIONS,
@@ -527,6 +529,14 @@ def test_every_fault_can_be_written_and_read() -> None:
     assert faults_of(7) == faults_of(7)
     with pytest.raises(ValueError, match="not a fault: 'kill'"):
         parsed("kill")
+
+
+def test_the_report_is_made_of_every_kind_of_fault_and_of_what_was_played() -> None:
+    simulated = [kind for _, kinds, _ in report.FAMILIES for kind in kinds]
+    processes = [kind for _, _, kinds in report.FAMILIES for kind in kinds]
+    assert sorted(simulated) == sorted(EVERY)
+    assert sorted(processes) == sorted(real.EVERY)
+    assert report.PAGE.read_text() == report.page()
 
 
 def test_settings_have_every_rule_under_both_ciphers() -> None:

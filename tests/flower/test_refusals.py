@@ -1,4 +1,4 @@
-"""Flower: what a strategy or a site refuses, and in which words.
+"""What a strategy or a site refuses, and in which words.
 Flower: key holders may be nodes, records are durable, and what a node is its operator says.
 What goes with a round's messages is that round's; nodes without the mod end the run.
 """
