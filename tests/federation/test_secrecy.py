@@ -110,8 +110,8 @@ def accuses(simulation: Simulation, holder: str) -> None:
     worker = simulation.parties[holder].worker
     assert isinstance(worker, CommitteeWorker)
 
-    def examined(receipt: Receipt) -> tuple[Examined, ...]:
-        return (Examined(holder, receipt.id, "it does not open", receipt.digest),)
+    def examined(receipt: Receipt) -> Examined:
+        return Examined(holder, receipt.id, "it does not open", receipt.digest)
 
     worker._examine = examined  # type: ignore[method-assign]
 
