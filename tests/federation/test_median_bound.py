@@ -156,26 +156,19 @@ def test_who_is_always_just_within_what_is_usual_moves_it_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not found: what it can do is what the threat model says."""
-    length = [0.0]
-
-    def boil(made: Integers, most: int) -> Integers:
-        return flip_to(length[0])(made, most)
-
-    poisons(monkeypatch, POISONER, boil)
-    simulation = federation(tmp_path, plan_for(versions=40))
+    simulation = federation(tmp_path, plan_for(versions=24))
     group = simulation.coordinator.federation.groups["all"]
 
-    def follow() -> bool:
-        if group.lengths:
-            usual = median(each for each, _ in group.lengths)
-            length[0] = CLIENTS * 1.9 * usual / CLIP
-        return bool(simulation.coordinator.federation.finished)
+    def boil(made: Integers, most: int) -> Integers:
+        usual = median(each for each, _ in group.lengths) if group.lengths else 0.1
+        return flip_to(CLIENTS * 1.9 * usual / CLIP)(made, most)
 
-    simulation.run(follow)
-    assert simulation.versions() == {"all": 40}
+    poisons(monkeypatch, POISONER, boil)
+    simulation.run()
     made = [record.length[0] for record in journalled(simulation, records.VersionCommitted)[1:]]
+    assert len(made) == 24
     assert not isolated(simulation)
-    assert made[7] < 3**3 * made[0]
+    assert all(later < 3.1 * sooner for sooner, later in zip(made, made[7:], strict=False))
 
 
 @pytest.mark.slow

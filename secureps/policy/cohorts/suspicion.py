@@ -34,11 +34,11 @@ no proof: honest updates may grow. It counts once a set that is disjoint from it
 version with a mean that is as many times shorter: growth makes both longer. A mean is at most as
 long as its longest update, so a member sent one that is so many times longer than that set's mean.
 Nobody is left out because more than `COLLUDING` clients would have to offend. So a client that
-sends no such update is never left out if at most `COLLUDING` others do. If instead
-more than `COLLUDING` + 1 disjoint sets are too long, or two or three and nothing else can be tried,
-updates have grown: the version is tried again, and what counts as usual is the second shortest of
-four, else the shortest. Of s sets fewer offenders than s, of four two, cannot make that longer than
-an honest set; of four one cannot make it shorter, of fewer one can that knows the others' updates.
+sends no such update is never left out if at most `COLLUDING` others do. If four disjoint sets
+(`COLLUDING` + 2) are too long, or two and nothing else can be tried, updates have grown: the
+version is tried again, and what counts as usual is the second shortest of four, else the shortest.
+Fewer offenders than sets, and two of four, cannot make that longer than an honest set. Of four sets
+one cannot make it shorter; of fewer one can that knows the others' updates.
 
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is

@@ -280,8 +280,8 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
     chosen = None
     if _may_try_sets(tx, group):
         chosen = recovery.choice(tx, group, tx.takers(group.name))
-        others = _are_enough(tx, group, _others(tx, group))
-        if recovery.note_grown(tx, group, chosen.over and not others):
+        alone = not _are_enough(tx, group, _others(tx, group))
+        if recovery.note_grown(tx, group, chosen.over and alone):
             return tx.again
         lacking = opening.why_too_few(tx, group) if chosen.clients else ""
         if chosen.clients and not lacking:
@@ -289,7 +289,7 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
             return _decide(tx, group)
         if not lacking:
             _send_back(tx, group, chosen)
-        if not chosen.over and not others:
+        if not chosen.over and not _are_enough(tx, group, _others(tx, group)):
             until = _earliest(waits.until, _patience(tx, group))
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.members.spent), waits.reason
