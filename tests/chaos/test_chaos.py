@@ -290,6 +290,8 @@ WELL: tuple[tuple[int, str], ...] = (
     (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
     (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
     (575, "torn:coordinator@15+4.1,commanded:coordinator@1585"),
+    (1200226, "commanded:coordinator@958,removed:shard-1@728"),
+    (1200226, "frozen:coordinator@958+20,removed:shard-1@728"),
     (
         1017,
         "torn:client-02@5+3.9,part:shard-1>coordinator@826+15.5,revoked:client-00@841+5.5,"

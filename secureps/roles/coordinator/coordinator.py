@@ -384,11 +384,15 @@ class Coordinator(Seat):
 
     def _rule(self, tx: Transaction) -> None:
         """Takes the next step towards ruling; once it rules, serves waiting subscriptions."""
+        left = set(tx.federation.reigns.left)
         for event in reign.pick_next(tx):
             self._watched(tx, event)
             tx.order(event.party, tx.make_configure())
         reign.pass_fence(tx)
         reign.record_follower(tx)
+        left.difference_update(tx.federation.reigns.left, self._sessions.waiting)
+        for shard in sorted(left & tx.federation.moving.left.keys()):
+            resharding.dismiss(tx, shard)
         if reign.is_ruling(tx):
             waiting = list(self._sessions.waiting.values())
             self._sessions.waiting.clear()
@@ -570,7 +574,7 @@ def repeat_orders(tx: Transaction, party: str, unsettled: tuple[SubmissionId, ..
     federation = tx.federation
     if federation.pinned is None:
         return
-    if party in federation.moving.removed:
+    if party in federation.moving.left and party not in federation.members:
         resharding.dismiss(tx, party)
         return
     tx.order(party, tx.make_configure())

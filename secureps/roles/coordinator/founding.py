@@ -217,7 +217,8 @@ def _refuse_outsider(tx: Transaction, event: Register, role: str) -> NotReady | 
     if pinned is None:
         return refuse_elsewhere(tx, party, event.run)
     reason = tx.federation.moving.left.get(party, "")
-    if role == "shard" and reason and party not in tx.federation.moving.removed:
+    admitted = {*tx.federation.moving.removed, *tx.federation.reigns.left}
+    if role == "shard" and reason and party not in admitted:
         raise UnknownParty(
             f"{party} has left this run: {reason}; whatever it has of the run does not count any "
             f"more. secureps shards add {party} takes it in again, with nothing"

@@ -18,6 +18,14 @@ A shard whose disk was lost has forgotten which coordinator it obeyed, so it is 
 shard knows. If all shards lost their disks, the key holders know: any two sets that are large
 enough have an honest holder in common. A single key holder may lie, and counts as away.
 
+A coordinator also asks the shards that left since its follower was last confirmed, because the
+other one may not know that they left, and may ask them first. A shard that has ended cannot obey.
+So a shard that left is told to end only after `StandbyFollows` has cleared `Reigns.left`, and that
+order waits until the follower, if there is one, has this record too (`service.lead`). Then no
+coordinator that may still rule counts the shard, and one that took over earlier finds it running:
+it obeys, and then ends. Both coordinators still need all shards that they have in common, so an old
+one that still runs never rules beside the new one.
+
 A standby copies the coordinator's journal row by row. It takes over by command, or, with the plan's
 `take_over_after`, when the coordinator has been silent for so long, and only if by its journal it
 has everything that was acknowledged. It journals a new incarnation, and its process goes on as a

@@ -252,9 +252,13 @@ def _lacking_shards(tx: Transaction) -> list[tuple[str, str]]:
 
 
 def dismiss(tx: Transaction, shard: str) -> None:
-    """Tells a shard that it has left the run, so that it ends."""
+    """Tells a shard that it has left the run; it ends once no coordinator needs it to obey.
+
+    The module `reign` says why.
+    """
     tx.order(shard, tx.make_configure())
-    tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
+    if shard not in tx.federation.reigns.left:
+        tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
 
 
 # --- reports of shards ------------------------------------------------------------

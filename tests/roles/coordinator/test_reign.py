@@ -1,5 +1,7 @@
 """Which servers obey, which coordinator rules or ends, and when a standby takes over."""
 
+import random
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -165,6 +167,85 @@ def test_a_shard_that_has_left_is_asked_too_while_the_standby_may_not_know_it() 
     assert "waits for shard-z, one more key holder to obey it" in refusal(world)
     world.give(WORKER, StandbyFollows(ONE))
     assert refusal(world) == ""
+
+
+def dismissed(world: World) -> list[str]:
+    """The parties that were told to end."""
+    return [to for to, order in world.told if isinstance(order, orders.Finish)]
+
+
+def gone(shard: str, removed: bool = True) -> ShardLeft:
+    return ShardLeft(shard, "is not needed", removed)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_shard_that_left_ends_once_the_standby_s_journal_says_so(removed: bool) -> None:
+    """The standby may take over before that, and then the shard must be there to obey it."""
+    world = begun(*FOLLOWED)
+    world.give(WORKER, StandbyFollows(ONE))
+    assert rules(world)
+    world.federation.apply(0.0, gone(SECOND, removed))
+    comes(world, SECOND)
+    assert dismissed(world) == []
+    assert StandbyFollows(ONE) in world.give(WORKER, StandbyFollows(ONE)).records
+    assert dismissed(world) == [SECOND], "`Lead` tells it only after the standby has that record"
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize("journal", [FOLLOWED, TAKEN], ids=["followed", "taken over"])
+def test_a_shard_that_left_obeys_before_it_ends(journal: tuple[Any, ...], removed: bool) -> None:
+    world = begun(journal[0], gone(FIRST, removed), *journal[1:])
+    comes(world, SECOND)
+    comes(world, HOLDER)
+    assert asked(world) == [], "the other coordinator asks this shard first, too"
+    comes(world, FIRST)
+    for party in (FIRST, SECOND, HOLDER):
+        assert (rules(world), dismissed(world)) == (False, [])
+        last = obeys(world, party)
+    assert StandbyFollows(b"") in last.records
+    assert dismissed(world) == [FIRST]
+
+
+def visit(world: World, party: str, seen: int) -> int | None:
+    """A server comes and obeys if asked; returns whom it obeys, None if this coordinator ends."""
+    told = len(world.told)
+    if halts(register(world, party, seen)):
+        return None
+    with suppress(NotReady):
+        world.give(party, requests.Subscribe(party, ()))
+    if any(to == party and order.incarnation > seen for to, order in world.told[told:]):
+        seen = world.federation.incarnation
+        register(world, party, seen)
+    return seen
+
+
+@pytest.mark.parametrize("left", SHARDS)
+def test_of_two_coordinators_whose_shard_left_one_rules_and_the_other_ends(left: str) -> None:
+    """Servers go from one to the other at random, and the shard that left ends when it is told."""
+    ruled = set[int]()
+    for seed in range(20):
+        draw, seen = random.Random(seed), dict.fromkeys((*SHARDS, HOLDER), 1)
+        worlds = [begun(FOLLOWED[0], gone(left)), begun(FOLLOWED[0], gone(left), *TAKEN[1:])]
+        ends = set[int]()
+        for _ in range(80):
+            party, to = draw.choice(list(seen)), draw.choice([0, 1])
+            if to in ends:
+                continue
+            for world in worlds:
+                world.give(party, WatchLost())
+            if (obeyed := visit(worlds[to], party, seen[party])) is None:
+                ends.add(to)
+                continue
+            seen[party] = obeyed
+            if dismissed(worlds[to]):
+                seen.pop(left, None)
+            assert sum(map(rules, worlds)) < 2
+        assert len(ends) == 1
+        (stays,) = {0, 1} - ends
+        assert rules(worlds[stays])
+        assert dismissed(worlds[stays]) == [left]
+        ruled.add(stays)
+    assert ruled == {0, 1}
 
 
 def test_a_shard_that_obeyed_nobody_is_asked_last() -> None:
