@@ -209,6 +209,7 @@ def test_a_run_that_ends_while_it_is_asked_says_so(
         up.over.unlink()
         said = typed("act", "pause", up.root, status=1).err
         assert said.startswith(f"error: {up.root} has no coordinator now: {told}")
+    assert typed("status", up.root).out.startswith(STOPPED), "its play was killed before the report"
 
 
 def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> None:

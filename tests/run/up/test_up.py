@@ -433,9 +433,6 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     with pytest.raises(ConfigError, match="--copies: x: no URL of an object store"):
         up(Order(plan, tmp_path / "run", None, ENV, copies="x"), Console(file=io.StringIO()))
-    (tmp_path / "metrics.jsonl").write_text("{}")
-    with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
-        up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
     scenario = plan.with_name("scenario.toml")
     scenario.write_text('plan = "plan.toml"\nclients = 3\n')
     with pytest.raises(ConfigError, match="is a scenario: `secureps simulate` plays it"):
@@ -449,9 +446,11 @@ def test_who_lowers_a_learning_rate_is_told_that_it_is_another_run(tmp_path: Pat
     """The run keeps its copy of the plan."""
     told, folder = io.StringIO(), RunFolder(tmp_path)
     folder.report.mkdir()
+    folder.over.write_text("of the play before")
     with pytest.raises(Diverged), module._advising_resume(folder, Console(file=told, width=400)):
         raise Diverged("fit: the loss is nan")
     assert "with another learning rate in the plan it is another run" in told.getvalue()
+    assert not folder.over.exists()
 
 
 def full(*given: object) -> None:
