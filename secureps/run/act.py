@@ -18,6 +18,7 @@ from secureps.errors import (
     PeerError,
     Refused,
     UnknownParty,
+    Unreachable,
 )
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.requests import Move, Status
@@ -58,10 +59,16 @@ def as_coordinator(
         The client, and a function that says why no answer will come any more; empty if one may.
     """
     whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
+    gone = "{} has no coordinator now: {}"
     if why := whom.why_silent():
-        raise OperatorError(f"{run} has no coordinator now: {why}")
+        raise OperatorError(gone.format(run, why))
     with closing(whom.connect()) as own:
-        yield own, whom.why_silent
+        try:
+            yield own, whom.why_silent
+        except Unreachable:
+            if why := whom.why_silent():  # the run has ended meanwhile
+                raise OperatorError(gone.format(run, why)) from None
+            raise
 
 
 def act(

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
+from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.options import (
@@ -117,8 +117,15 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
         if again:
             fitting = show_fitting if console.is_terminal else show
             watch(observer.status, show_json if as_json else fitting, console, whom.why_silent)
+            return
+        try:
+            status = observer.status()
+        except Unreachable:  # the run may have ended meanwhile
+            if whom.folder is None or not (why := whom.why_silent()):
+                raise
+            _tell_end(whom.folder, why, as_json, console)
         else:
-            (show_json if as_json else show)(observer.status(), console)
+            (show_json if as_json else show)(status, console)
 
 
 def watch(

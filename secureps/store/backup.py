@@ -26,7 +26,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
@@ -154,11 +154,13 @@ def demand_owner(folder: Path, role: str, name: str) -> None:
         ConfigError: or it has another format.
         DamagedStore: the journal has rows, but none names its writer.
     """
-    journal = folder / JOURNAL
+    journal, first = folder / JOURNAL, None
     try:
         first = next(read_rows(journal), None)
-    except DamagedStore:
-        return
+    except DamagedStore:  # perhaps of the archive alone: each start names the writer anew
+        with suppress(DamagedStore):
+            rows = read_folded(journal)[1]
+            first = next((row for row in rows if isinstance(row.record, Dated)), None)
     if first is None:
         return
     if not isinstance(writer := first.record, Dated):

@@ -187,6 +187,31 @@ def test_a_run_whose_report_is_made_says_so(
             assert said.startswith(f"error: {up.root} has no coordinator now: {told}")
 
 
+def test_a_run_that_ends_while_it_is_asked_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(begin(tmp_path / "ended"))
+    up = RunFolder(ended_up(tmp_path / "ended", tmp_path / "up"))
+    up.summary.unlink()
+
+    def ends(self: StatusClient, *given: object) -> None:
+        up.over.write_text("all 3 versions are made")
+        raise Unreachable("nobody listens there")
+
+    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
+    monkeypatch.setattr(StatusClient, "__init__", lambda self, *given: None)
+    monkeypatch.setattr(StatusClient, "close", lambda self: None)
+    for asked in ("status", "act"):
+        monkeypatch.setattr(StatusClient, asked, ends)
+    told = REPORTING.format("all 3 versions are made")
+    with claim_folder(up.root):
+        assert typed("status", up.root).out.startswith(f"{told}\n")
+        up.over.unlink()
+        said = typed("act", "pause", up.root, status=1).err
+        assert said.startswith(f"error: {up.root} has no coordinator now: {told}")
+    assert typed("status", up.root).out.startswith(STOPPED), "its play was killed before the report"
+
+
 def test_who_is_asked_is_said_in_one_way(folder: RunFolder, tmp_path: Path) -> None:
     for given in (
         (folder.root, "here:1", None, None),

@@ -971,9 +971,22 @@ def test_the_writer_of_a_compacted_journal_is_known_by_the_archive(twins: Twins)
     demand_owner(folder, "coordinator", "coordinator")
     with pytest.raises(ConfigError, match="belongs to the coordinator coordinator, as its journal"):
         demand_owner(folder, "holder", "holder-0")
-    twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
+    twins.compacted._base.execute("UPDATE archive SET rows = x'00'")
+    demand_owner(folder, "coordinator", "coordinator")
+    demand_owner(folder, "holder", "holder-0")  # nothing that can be read names anybody
+    twins.append(2.0, [WRITER])
+    with pytest.raises(ConfigError, match="belongs to the coordinator coordinator, as its journal"):
+        demand_owner(folder, "holder", "holder-0")
     demand_owner(folder, "coordinator", "coordinator")
     assert read_run(twins.path) == RUN.run.id, "the party goes on with a damaged archive"
+
+
+def test_a_journal_that_names_no_writer_is_nobodys(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        demand_owner(tmp_path, "holder", "holder-0")  # it has no rows yet
+        journal.append(0.0, [RUN])
+    with pytest.raises(DamagedStore, match="has rows, and none says which party writes it"):
+        demand_owner(tmp_path, "holder", "holder-0")
 
 
 @pytest.mark.parametrize("damage", ["rows = x'00'", "rows = 'text'", "chain = 7", "digest = 'x'"])

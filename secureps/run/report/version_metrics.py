@@ -383,8 +383,13 @@ class JsonLines:
         self._lines: dict[At, str] = {}
 
     def add(self, line: Line) -> None:
+        append = bool(self._lines) and line.at not in self._lines
         self._lines[line.at] = json.dumps(line.record()) + "\n"
-        replace_text(self._path, "".join(self._lines.values()))
+        if append:  # a run may have many thousands of versions
+            with self._path.open("a") as file:
+                file.write(self._lines[line.at])
+        else:
+            replace_text(self._path, "".join(self._lines.values()))
 
     def close(self, summary: Record | None) -> None:
         """Does nothing: every line is written already."""

@@ -107,9 +107,11 @@ def _read_versions(folder: RunFolder, summary: Mapping[str, Any]) -> Mapping[str
     """The newest version of every group, by the summary, else by the last lines of metrics."""
     if summary:
         return dict(summary["versions"])
-    path = folder.report / METRICS
-    lines = path.read_text().splitlines() if path.exists() else ()
-    return {line["group"]: line["version"] for line in map(json.loads, lines)}
+    try:
+        lines = (folder.report / METRICS).read_text().splitlines()
+        return {line["group"]: line["version"] for line in map(json.loads, lines)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # absent or damaged, which must not hide the other runs of a list
 
 
 STOP_SECONDS = 60.0

@@ -718,6 +718,16 @@ def test_an_order_that_comes_twice_changes_nothing() -> None:
     assert len(fetches(again)) == 4, "lost sums are opened again, and come out the same"
 
 
+def test_what_is_fetched_while_blocks_move_is_fetched_anew() -> None:
+    """A shard that left answers no more, and the same order could not begin again."""
+    keys, told = Keys().founded(), configure(PLAN)
+    keys.order(opening())
+    keys.order(told)
+    assert keys.order(opening()) == Step(), "nothing has moved"
+    keys.order(dataclasses.replace(told, placement=dataclasses.replace(told.placement, epoch=2)))
+    assert len(fetches(keys.order(opening()))) == 4
+
+
 def test_answers_that_come_too_late_are_passed_over() -> None:
     keys = Keys().founded()
     header = opened_header(PLAN, RUN, "all", 0, 0)

@@ -243,8 +243,11 @@ def test_a_line_comes_in_the_order_of_publishing_and_is_replaced_in_its_place(
     sink = JsonLines(path)
     sink.add(line(version=1))
     assert records(path) == [line(version=1).record()]
+    file = path.stat().st_ino
     sink.add(line(version=2))
+    assert path.stat().st_ino == file, "a new line is no new file, for there may be thousands"
     sink.add(line(version=1, epsilon=9.0))
+    assert path.stat().st_ino != file, "no reader sees half of it"
     sink.add(line(group="head", version=1))
     sink.close(None)
     assert records(path) == [

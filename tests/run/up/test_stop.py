@@ -78,6 +78,11 @@ def test_versions_without_a_summary_are_those_of_the_metrics(root: Path) -> None
     _, facts, state = map(str, list_runs(root.parent))
     assert facts.endswith(", version 2 of 3")
     assert state == f"  {STOPPED}"
+    with (folder.report / "metrics.jsonl").open("a") as file:
+        file.write('{"group": ')  # a full disk, or an older secureps that was killed
+    _, facts, state = map(str, list_runs(root.parent))
+    assert facts.endswith(", version none of 3")
+    assert state == f"  {STOPPED}"
 
 
 @pytest.mark.slow

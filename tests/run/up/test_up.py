@@ -445,9 +445,11 @@ def test_who_lowers_a_learning_rate_is_told_that_it_is_another_run(tmp_path: Pat
     """The run keeps its copy of the plan."""
     told, folder = io.StringIO(), RunFolder(tmp_path)
     folder.report.mkdir()
+    folder.over.write_text("of the play before")
     with pytest.raises(Diverged), module._advising_resume(folder, Console(file=told, width=400)):
         raise Diverged("fit: the loss is nan")
     assert "with another learning rate in the plan it is another run" in told.getvalue()
+    assert not folder.over.exists()
 
 
 def full(*given: object) -> None:

@@ -34,14 +34,16 @@ def looking(root: Path, plan: Plan | None = None, *names: str) -> Any:
     return watch
 
 
+@pytest.mark.parametrize("room", [True, False], ids=["room", "full"])
 def test_nobody_is_started_once_the_run_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards end then, in order: they would be started anew, and find nobody."""
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
-    watch._folder.report.mkdir()
+    if room:  # else nothing can be written
+        watch._folder.report.mkdir()
     watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"), unsafe=False)
     watch._started = set()
     watch._supervisor = SimpleNamespace(
@@ -69,6 +71,7 @@ def test_nobody_is_started_once_the_run_is_over(
     monkeypatch.setattr("secureps.run.up.up.ASK_EVERY", 0.0)
     summary = watch.until_over()
     assert summary.finished == "all 2 versions are made"
+    assert not room or watch._folder.over.read_text() == summary.finished
     assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks"]
 
