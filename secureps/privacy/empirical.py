@@ -1,0 +1,159 @@
+"""Lower bounds on epsilon, from how well scores tell whether canaries were in a release.
+
+A canary is in or out by a coin; its score is larger if the release looks as if it was in. Each
+bound holds with probability 1 - alpha for every (epsilon, delta) private mechanism. The first half
+of the trials chooses the test (threshold, number of guesses), and the second half alone is judged.
+
+- **Threshold**, for independent releases of one canary each, and with in and out exchanged:
+
+      P[score > t | in] <= e^epsilon P[score > t | out] + delta
+
+  Both error rates have upper bounds of Clopper and Pearson (1934), each with alpha / 2.
+- **One run**: of m canaries with coins of their own, whoever guesses r coins has v right or more
+  with probability at most (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846, Theorem 5.2)
+
+      P[B >= v] + 2 m delta max over i of P[v > B >= v - i] / i,   B ~ Bin(r, 1 / (1 + e^-epsilon))
+
+  They may be in several releases, because each coin changes one release alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+GUESSED = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Fractions of the coins that may be guessed: as in, by the highest scores, and as out."""
+
+_MOST = 40.0
+"""Bounds are searched up to this epsilon, and probabilities from e^-40 to 1 - e^-40."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon.
+
+    Args:
+        method: "threshold" or "one run".
+        trials: canaries that were judged.
+        most: what as many trials would show if no guess were wrong.
+    """
+
+    method: str
+    trials: int
+    epsilon: float
+    most: float
+
+
+@lru_cache(maxsize=8)
+def _log_factorials(most: int) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, most + 1)))])
+
+
+def binomial_law(n: int, odds: float, most: int | None = None) -> Floats:
+    """Computes P[B = k] for k = 0 .. `most` (default n), of n draws of 1 / (1 + e^-odds)."""
+    k, logs = np.arange((n if most is None else most) + 1), _log_factorials(n)
+    right, wrong = (-np.logaddexp(0.0, sign * odds) for sign in (-1, 1))
+    law: Floats = np.exp(logs[n] - logs[k] - logs[n - k] + k * right + (n - k) * wrong)
+    return law
+
+
+def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Finds by bisection where a property that holds at `low` ceases to hold."""
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def most_likely(errors: int, trials: int, alpha: float) -> float:
+    """Returns Clopper and Pearson's upper bound of a rate of errors, at confidence 1 - alpha."""
+    if errors >= trials:
+        return 1.0
+    odds = _last(lambda own: binomial_law(trials, own, errors).sum() > alpha, -_MOST, _MOST)
+    return float(1 / (1 + np.exp(-odds)))
+
+
+def _epsilon(delta: float, misses: Any, alarms: Any) -> Any:
+    return np.log(np.maximum((1 - delta - misses) / alarms, 1.0))
+
+
+def _both_ways(
+    delta: float, misses: Floats, alarms: Floats, trials: int, alpha: float
+) -> NDArray[np.float64]:
+    """Estimates what each threshold would show, [2, thresholds], in both directions.
+
+    Rates get the upper ends of Wilson's intervals, which choose a test and judge nothing.
+    """
+    z = NormalDist().inv_cdf(1 - alpha / 2)
+    rates = np.stack([misses, alarms])
+    spread = z * np.sqrt(rates * (1 - rates) / trials + (z / (2 * trials)) ** 2)
+    upper = (rates + z * z / (2 * trials) + spread) / (1 + z * z / trials)
+    return np.stack([_epsilon(delta, *upper), _epsilon(delta, *upper[::-1])])
+
+
+def threshold_bound(inside: Floats, outside: Floats, delta: float, alpha: float) -> Bound:
+    """Bounds epsilon by scores of independent releases with the canary, and without it."""
+    learn, judge = ([own[part::2] for own in (inside, outside)] for part in (0, 1))
+    places = np.unique(np.concatenate(learn))
+    below, above = (np.searchsorted(np.sort(own), places, side="right") / own.size for own in learn)
+    # A hundredth of alpha, because the luckiest of very many thresholds would be chosen otherwise.
+    shown = _both_ways(delta, below, 1 - above, min(map(len, learn)), alpha / 100)
+    turned, at = np.unravel_index(int(shown.argmax()), shown.shape)
+    wrong = (judge[0] <= places[at]).sum(), (judge[1] > places[at]).sum()
+
+    def judged(errors: tuple[Any, Any]) -> float:
+        pairs = zip(errors, map(len, judge), strict=True)
+        rates = [most_likely(int(count), of, alpha / 2) for count, of in pairs]
+        return float(_epsilon(delta, *(rates[::-1] if turned else rates)))
+
+    return Bound("threshold", sum(map(len, judge)), judged(wrong), judged((0, 0)))
+
+
+def expected_bound(noise: float, rate: float, trials: int, delta: float, alpha: float) -> float:
+    """Estimates `threshold_bound` where a canary moves normal noise by 1, with probability `rate`.
+
+    `noise` is its standard deviation.
+    """
+    law, places = NormalDist(0, noise), np.linspace(-5 * noise, 1 + 5 * noise, 400)
+    still, moved = (np.array([law.cdf(each - by) for each in places.tolist()]) for by in (0, 1))
+    misses = (1 - rate) * still + rate * moved
+    return float(_both_ways(delta, misses, 1 - still, trials // 2, alpha).max())
+
+
+def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """Bounds the probability of `right` or more of the guesses under (epsilon, delta) privacy."""
+    law = binomial_law(guesses, epsilon)
+    steepest = np.cumsum(law[:right][::-1]) / np.arange(1, right + 1)
+    excess = 2 * canaries * delta * float(steepest.max(initial=0.0))
+    return min(1.0, float(law[right:].sum()) + excess)
+
+
+def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, alpha: float) -> float:
+    """Returns the largest epsilon that so many right guesses refute with confidence 1 - alpha."""
+    return _last(lambda own: chance(canaries, guesses, right, own, delta) < alpha, 0.0, _MOST)
+
+
+def one_run_bound(coins: NDArray[np.bool_], scores: Floats, delta: float, alpha: float) -> Bound:
+    """Bounds epsilon by the scores of canaries whose coins were thrown independently."""
+
+    def shown(part: int, top: float, bottom: float) -> float:
+        own, order = coins[part::2], np.argsort(scores[part::2], kind="stable")
+        high, low = round(top * own.size), round(bottom * own.size)
+        right = int(own[order[own.size - high :]].sum() + (~own[order[:low]]).sum())
+        return one_run_epsilon(own.size, high + low, right, delta, alpha)
+
+    best = max(product(GUESSED, GUESSED), key=lambda guessed: shown(0, *guessed))
+    trials = coins[1::2].size
+    tries = [round(each * trials) for each in (*GUESSED, 1.0)]
+    most = max(one_run_epsilon(trials, each, each, delta, alpha) for each in tries)
+    return Bound("one run", trials, shown(1, *best), most)
