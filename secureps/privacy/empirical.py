@@ -20,7 +20,6 @@ of the trials chooses the test (threshold, number of guesses), and the second ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from statistics import NormalDist
@@ -31,27 +30,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 
-GUESSED = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+GUESSED = (0.0, 0.002, 0.01, 0.05, 0.2)
 """Fractions of the coins that may be guessed: as in, by the highest scores, and as out."""
 
 _MOST = 40.0
 """Bounds are searched up to this epsilon, and probabilities from e^-40 to 1 - e^-40."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A lower bound on epsilon.
-
-    Args:
-        method: "threshold" or "one run".
-        trials: canaries that were judged.
-        most: what as many trials would show if no guess were wrong.
-    """
-
-    method: str
-    trials: int
-    epsilon: float
-    most: float
 
 
 @lru_cache(maxsize=8)
@@ -59,17 +42,17 @@ def _log_factorials(most: int) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, most + 1)))])
 
 
-def binomial_law(n: int, odds: float, most: int | None = None) -> Floats:
-    """Computes P[B = k] for k = 0 .. `most` (default n), of n draws of 1 / (1 + e^-odds)."""
-    k, logs = np.arange((n if most is None else most) + 1), _log_factorials(n)
+def binomial_law(n: int, odds: float) -> Floats:
+    """Computes P[B = k], [n + 1], of n draws with a probability of 1 / (1 + e^-odds)."""
+    k, logs = np.arange(n + 1), _log_factorials(n)
     right, wrong = (-np.logaddexp(0.0, sign * odds) for sign in (-1, 1))
-    law: Floats = np.exp(logs[n] - logs[k] - logs[n - k] + k * right + (n - k) * wrong)
+    law: Floats = np.exp(logs[n] - logs - logs[::-1] + k * right + (n - k) * wrong)
     return law
 
 
 def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Finds by bisection where a property that holds at `low` ceases to hold."""
-    for _ in range(50):
+    for _ in range(32):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
@@ -77,10 +60,11 @@ def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 def most_likely(errors: int, trials: int, alpha: float) -> float:
     """Returns Clopper and Pearson's upper bound of a rate of errors, at confidence 1 - alpha."""
-    if errors >= trials:
-        return 1.0
-    odds = _last(lambda own: binomial_law(trials, own, errors).sum() > alpha, -_MOST, _MOST)
-    return float(1 / (1 + np.exp(-odds)))
+
+    def is_too_large(odds: float) -> bool:
+        return float(binomial_law(trials, -odds)[: errors + 1].sum()) <= alpha
+
+    return float(1 / (1 + np.exp(_last(is_too_large, -_MOST, _MOST))))
 
 
 def _epsilon(delta: float, misses: Any, alarms: Any) -> Any:
@@ -101,7 +85,7 @@ def _both_ways(
     return np.stack([_epsilon(delta, *upper), _epsilon(delta, *upper[::-1])])
 
 
-def threshold_bound(inside: Floats, outside: Floats, delta: float, alpha: float) -> Bound:
+def threshold_bound(inside: Floats, outside: Floats, delta: float, alpha: float) -> float:
     """Bounds epsilon by scores of independent releases with the canary, and without it."""
     learn, judge = ([own[part::2] for own in (inside, outside)] for part in (0, 1))
     places = np.unique(np.concatenate(learn))
@@ -109,14 +93,15 @@ def threshold_bound(inside: Floats, outside: Floats, delta: float, alpha: float)
     # A hundredth of alpha, because the luckiest of very many thresholds would be chosen otherwise.
     shown = _both_ways(delta, below, 1 - above, min(map(len, learn)), alpha / 100)
     turned, at = np.unravel_index(int(shown.argmax()), shown.shape)
-    wrong = (judge[0] <= places[at]).sum(), (judge[1] > places[at]).sum()
+    wrong = (judge[0] <= places[at], judge[1] > places[at])
+    rates = [most_likely(int(each.sum()), each.size, alpha / 2) for each in wrong]
+    return float(_epsilon(delta, *(rates[::-1] if turned else rates)))
 
-    def judged(errors: tuple[Any, Any]) -> float:
-        pairs = zip(errors, map(len, judge), strict=True)
-        rates = [most_likely(int(count), of, alpha / 2) for count, of in pairs]
-        return float(_epsilon(delta, *(rates[::-1] if turned else rates)))
 
-    return Bound("threshold", sum(map(len, judge)), judged(wrong), judged((0, 0)))
+def largest_bound(trials: int, delta: float, alpha: float) -> float:
+    """Returns what `threshold_bound` shows at most in so many trials: if none deceives."""
+    rate = most_likely(0, trials // 4, alpha / 2)
+    return float(_epsilon(delta, rate, rate))
 
 
 def expected_bound(noise: float, rate: float, trials: int, delta: float, alpha: float) -> float:
@@ -127,7 +112,7 @@ def expected_bound(noise: float, rate: float, trials: int, delta: float, alpha: 
     law, places = NormalDist(0, noise), np.linspace(-5 * noise, 1 + 5 * noise, 400)
     still, moved = (np.array([law.cdf(each - by) for each in places.tolist()]) for by in (0, 1))
     misses = (1 - rate) * still + rate * moved
-    return float(_both_ways(delta, misses, 1 - still, trials // 2, alpha).max())
+    return float(_both_ways(delta, misses, 1 - still, trials // 4, alpha).max())
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -140,10 +125,14 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
 
 def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, alpha: float) -> float:
     """Returns the largest epsilon that so many right guesses refute with confidence 1 - alpha."""
-    return _last(lambda own: chance(canaries, guesses, right, own, delta) < alpha, 0.0, _MOST)
+
+    def is_refuted(epsilon: float) -> bool:
+        return chance(canaries, guesses, right, epsilon, delta) < alpha
+
+    return _last(is_refuted, 0.0, _MOST) if is_refuted(0.0) else 0.0
 
 
-def one_run_bound(coins: NDArray[np.bool_], scores: Floats, delta: float, alpha: float) -> Bound:
+def one_run_bound(coins: NDArray[np.bool_], scores: Floats, delta: float, alpha: float) -> float:
     """Bounds epsilon by the scores of canaries whose coins were thrown independently."""
 
     def shown(part: int, top: float, bottom: float) -> float:
@@ -153,7 +142,4 @@ def one_run_bound(coins: NDArray[np.bool_], scores: Floats, delta: float, alpha:
         return one_run_epsilon(own.size, high + low, right, delta, alpha)
 
     best = max(product(GUESSED, GUESSED), key=lambda guessed: shown(0, *guessed))
-    trials = coins[1::2].size
-    tries = [round(each * trials) for each in (*GUESSED, 1.0)]
-    most = max(one_run_epsilon(trials, each, each, delta, alpha) for each in tries)
-    return Bound("one run", trials, shown(1, *best), most)
+    return shown(1, *best)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,17 @@ from rich.text import Text
 
 from secureps.client.canaries import MANY, Mechanism, Play, Trials, mechanisms
 from secureps.errors import ConfigError
-from secureps.policy.plan import Plan
-from secureps.policy.spending import adjacency, total_epsilon
-from secureps.privacy.empirical import expected_bound, one_run_bound, threshold_bound
+from secureps.policy.spending import adjacency
+from secureps.privacy.empirical import (
+    expected_bound,
+    largest_bound,
+    one_run_bound,
+    threshold_bound,
+)
 from secureps.run.check import Permit, check, read_plan
 from secureps.run.initial_schema import Values
 from secureps.run.report.status_tables import WordTable
+from secureps.store.budget import epsilon_of
 
 CONFIDENCE, TRIED = 0.95, 0.01
 
@@ -57,23 +61,19 @@ def audit(
     own, rng = plan.section.privacy.delta, np.random.default_rng(seed)
     kinds, deltas = mechanisms(plan, sizes), sorted({own, max(own, TRIED)})
     attacks = [(kind.name, name, play) for kind in kinds for name, play in kind.attacks.items()]
-    alpha = (1 - CONFIDENCE) / sum(1 if name == MANY else len(deltas) for _, name, _ in attacks)
+    alpha = (1 - CONFIDENCE) / len(attacks) / len(deltas)
     played: dict[str, dict[str, Trials]] = {kind.name: {} for kind in kinds}
     for kind, name, play in track(attacks, "attacks", console=Console(stderr=True), transient=True):
-        most = 2 / own if name == MANY else math.inf
+        most = 1 / own if name == MANY else math.inf
         played[kind][name] = play_for(play, rng, seconds / len(attacks), most)
-    rows = [
-        judge_trials(plan, kind, played[kind.name], each, alpha)
-        for kind in kinds
-        for each in deltas
-    ]
+    rows = [judge(kind, played[kind.name], each, alpha) for kind in kinds for each in deltas]
     worst = max(rows, key=lambda row: row["ratio"])
-    said = (
-        f"{worst['name']}: epsilon is at least {worst['shown']:.3g}, and the plan claims "
-        f"{worst['claimed']:.3g} at delta {worst['delta']:g}."
-    )
     unseen = {row["name"] for row in rows} - {row["name"] for row in rows if row["would_show"]}
-    power = f"Half the noise would not have shown in {', '.join(sorted(unseen))}: more --seconds."
+    price, power = explained.price, "Half the noise would have shown in each kind of release."
+    if unseen:
+        power = (
+            f"Half the noise would not have shown in {', '.join(sorted(unseen))}: raise --seconds."
+        )
     return {
         "plan": plan.section.name,
         "digest": explained.digest,
@@ -82,12 +82,14 @@ def audit(
         "seed": seed,
         "violated": worst["violated"],
         "verdict": [
-            f"{'VIOLATED' if worst['violated'] else 'Not refuted'}: {said}",
-            power if unseen else "Half the noise would have shown in each kind of release.",
+            f"{'VIOLATED' if worst['violated'] else 'Not refuted'}: {worst['name']}: epsilon is at "
+            f"least {worst['shown']:.3g}, and the plan claims {worst['claimed']:.3g} at delta "
+            f"{worst['delta']:g}.",
+            power,
         ],
         "releases": rows,
-        "noise_to_signal": dict(explained.price.noise) if explained.price else {},
-        "signal": dict(explained.price.update) if explained.price else {},
+        "noise_to_signal": dict(price.noise) if price else {},
+        "signal": dict(price.update) if price else {},
         "accuracy": None,
     }
 
@@ -101,25 +103,19 @@ def play_for(play: Play, rng: np.random.Generator, seconds: float, most: float) 
     return np.concatenate(coins), np.concatenate(scores)
 
 
-def judge_trials(
-    plan: Plan, kind: Mechanism, played: Mapping[str, Trials], delta: float, alpha: float
+def judge(
+    kind: Mechanism, played: Mapping[str, Trials], delta: float, alpha: float
 ) -> dict[str, Any]:
-    privacy = plan.section.privacy
-    assert privacy is not None
-    section = {"privacy": privacy.model_copy(update={"delta": delta})}
-    other = Plan(plan.section.model_copy(update=section), plan.initial_digest)
-    claimed, half, bounds = total_epsilon(other, [kind.fact]), 0.0, list[dict[str, Any]]()
+    """Judges all trials of one kind of release at a delta; each bound fails with `alpha`."""
+    claimed, half, most, bounds = epsilon_of([kind.fact], delta), 0.0, 0.0, dict[str, float]()
     for name, (coins, scores) in played.items():
-        if name != MANY:
-            bound = threshold_bound(scores[coins], scores[~coins], delta, alpha)
-            trials = bound.trials, delta, alpha
-            half = max(half, expected_bound(kind.noise / 2, kind.rate, *trials))
-        elif delta == privacy.delta:
-            bound = one_run_bound(coins, scores, delta, alpha)
-        else:
+        if name == MANY:
+            bounds[name] = one_run_bound(coins, scores, delta, alpha)
             continue
-        bounds.append({"attack": name, **asdict(bound)})
-    shown = max(bound["epsilon"] for bound in bounds)
+        bounds[name] = threshold_bound(scores[coins], scores[~coins], delta, alpha)
+        most = max(most, largest_bound(coins.size, delta, alpha))
+        half = max(half, expected_bound(kind.noise / 2, kind.rate, coins.size, delta, alpha))
+    shown = max(bounds.values())
     return {
         "name": kind.name,
         "delta": delta,
@@ -129,8 +125,9 @@ def judge_trials(
         "violated": shown > claimed,
         "half_noise": half,
         "would_show": half > claimed,
-        "most": max(bound["most"] for bound in bounds),
+        "most": most,
         "bounds": bounds,
+        "trials": {name: coins.size for name, (coins, _) in played.items()},
     }
 
 
