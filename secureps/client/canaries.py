@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from secureps.client.trainer import SECRET_BYTES, FitConfig, RecordPrivacy, record_privacy
 from secureps.client.update import Update, UpdateIntegers, clip_update
 from secureps.client.worker import make_addends
-from secureps.config.plan import EVALUATED, RecordPrivacySection
+from secureps.config.plan import RecordPrivacySection
 from secureps.crypto.sampling import SecretSeed
 from secureps.extras import from_extras
 from secureps.messages.charge import Charge, Fact
@@ -39,11 +39,10 @@ from secureps.messages.run import TensorSpec
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes
-from secureps.policy.checks.evaluation import Said, to_vector
 from secureps.policy.plan import Plan, counts_by_public_number
 from secureps.policy.spending import make_fact
 from secureps.privacy.client_level import FIRST
-from secureps.privacy.mechanism import clip_in_place, clip_l2
+from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member.tasks import Aim
 from secureps.service.shard.worker import draw_noise
 
@@ -161,7 +160,7 @@ def _sum(plan: Plan, layout: GroupLayout) -> Mechanism:
     assert fact is not None
     assert mechanism is not None
     codes, shares = block_codes(plan, layout, 0, ()), mechanism.shares
-    many = 1 if plan.trails(name) else min(shares, codes(0).sent)
+    many = min(shares, codes(0).sent)
 
     def seal(update: Update) -> NDArray[np.int64]:
         """Makes the integers that a member seals, without the middle of the grid."""
@@ -174,10 +173,8 @@ def _sum(plan: Plan, layout: GroupLayout) -> Mechanism:
         """Returns a canary's direction, by which the integers' product is its length in clips."""
         values = make_longest(plan, layout, place).values
         parts = [codes(k).encode(values[slice(*layout.span(k))]) for k in blocks]
-        sent = np.concatenate(parts).astype(np.float32)
-        clip_in_place(sent, mechanism.clip)
-        squares = np.square(sent, dtype=np.float64).sum()
-        return np.asarray(sent * (mechanism.calibration.step / squares))
+        sent = np.concatenate(parts).astype(np.float64)
+        return sent * (mechanism.calibration.step / np.square(sent).sum())
 
     directions = np.stack([aim(place) for place in range(many)])
 
@@ -204,23 +201,13 @@ def _sum(plan: Plan, layout: GroupLayout) -> Mechanism:
 
 
 def make_longest(plan: Plan, layout: GroupLayout, place: int) -> Update:
-    """Makes a clipped update that was a thousand clips long, in the value sent at `place` alone.
-
-    That of an evaluation has all metrics, because each is cut to its largest magnitude.
-    """
-    section, evaluation = plan.group(layout.name), plan.section.evaluation
-    if plan.trails(layout.name) and evaluation is not None:
-        said = {
-            name: Said(1, {metric: LONG * most for metric, most in own.items()})
-            for name, own in evaluation.parts
-        }
-        return Update.from_values(
-            *clip_l2(to_vector(evaluation, said[EVALUATED], said), section.clip)
-        )
+    """Makes a clipped update that was a thousand clips long, in the value sent at `place` alone."""
     code, values = block_codes(plan, layout, 0, ())(0), np.zeros(layout.size, np.float32)
-    one = np.zeros(code.sent, np.float32)
-    one[place] = LONG * section.clip
+    clip, one = plan.group(layout.name).clip, np.zeros(code.sent, np.float32)
+    one[place] = LONG * clip
     values[slice(*layout.span(0))] = code.decode(one)
+    if plan.trails(layout.name):
+        return Update.from_values(*clip_l2(values, clip))
     if plan.is_sum(layout.name):
         spec = TensorSpec("canary", (layout.size,), "float32")
         return make_addends(plan, replace(layout, tensors=(spec,)), {"canary": values})

@@ -1,14 +1,14 @@
 """Lower bounds on epsilon, from how well scores tell whether canaries were in a release.
 
 A canary is in or out by a coin; its score is larger if the release looks as if it was in. Each
-bound holds with probability 1 - alpha for every (epsilon, delta) private mechanism. The first half
-of the trials chooses the test (threshold, number of guesses), and the second half alone is judged.
+bound holds with probability 1 - alpha for every (epsilon, delta) private mechanism.
 
 - **Threshold**, for independent releases of one canary each, and with in and out exchanged:
 
       P[score > t | in] <= e^epsilon P[score > t | out] + delta
 
-  Both error rates have upper bounds of Clopper and Pearson (1934), each with alpha / 2.
+  Both error rates have upper bounds of Clopper and Pearson (1934), each with alpha / 2. The first
+  half of the trials chooses t and the direction, and the second half alone is judged.
 - **One run**: of m canaries with coins of their own, whoever guesses r coins has v right or more
   with probability at most (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846, Theorem 5.2)
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import product
 from statistics import NormalDist
 from typing import Any
 
@@ -30,8 +29,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 
-GUESSED = (0.0, 0.002, 0.01, 0.05, 0.2)
-"""Fractions of the coins that may be guessed: as in, by the highest scores, and as out."""
+GUESSED = 0.05
+"""The fraction of the canaries whose coins are guessed in one run."""
 
 _MOST = 40.0
 """Bounds are searched up to this epsilon, and probabilities from e^-40 to 1 - e^-40."""
@@ -98,12 +97,6 @@ def threshold_bound(inside: Floats, outside: Floats, delta: float, alpha: float)
     return float(_epsilon(delta, *(rates[::-1] if turned else rates)))
 
 
-def largest_bound(trials: int, delta: float, alpha: float) -> float:
-    """Returns what `threshold_bound` shows at most in so many trials: if none deceives."""
-    rate = most_likely(0, trials // 4, alpha / 2)
-    return float(_epsilon(delta, rate, rate))
-
-
 def expected_bound(noise: float, rate: float, trials: int, delta: float, alpha: float) -> float:
     """Estimates `threshold_bound` where a canary moves normal noise by 1, with probability `rate`.
 
@@ -133,13 +126,6 @@ def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, alpha
 
 
 def one_run_bound(coins: NDArray[np.bool_], scores: Floats, delta: float, alpha: float) -> float:
-    """Bounds epsilon by the scores of canaries whose coins were thrown independently."""
-
-    def shown(part: int, top: float, bottom: float) -> float:
-        own, order = coins[part::2], np.argsort(scores[part::2], kind="stable")
-        high, low = round(top * own.size), round(bottom * own.size)
-        right = int(own[order[own.size - high :]].sum() + (~own[order[:low]]).sum())
-        return one_run_epsilon(own.size, high + low, right, delta, alpha)
-
-    best = max(product(GUESSED, GUESSED), key=lambda guessed: shown(0, *guessed))
-    return shown(1, *best)
+    """Bounds epsilon by canaries with coins of their own: the highest scores are guessed as in."""
+    guessed = np.argsort(scores, kind="stable")[-max(1, round(GUESSED * coins.size)) :]
+    return one_run_epsilon(coins.size, guessed.size, int(coins[guessed].sum()), delta, alpha)

@@ -1,7 +1,7 @@
 """`secureps audit`: attacks single releases of a plan, and holds what they show against its claim.
 
 An audit refutes a claim or does not; it proves none. So the page also says what half the noise
-would show in as many trials, and what trials without an error would. A claim holds for every delta:
+would show in as many trials, and what no noise at all would. A claim holds for every delta:
 it is tried at the plan's, and at `TRIED`, where fewer trials show a fault. All bounds of a page
 together hold with `CONFIDENCE`.
 """
@@ -22,12 +22,7 @@ from rich.text import Text
 from secureps.client.canaries import MANY, Mechanism, Play, Trials, mechanisms
 from secureps.errors import ConfigError
 from secureps.policy.spending import adjacency
-from secureps.privacy.empirical import (
-    expected_bound,
-    largest_bound,
-    one_run_bound,
-    threshold_bound,
-)
+from secureps.privacy.empirical import expected_bound, one_run_bound, threshold_bound
 from secureps.run.check import Permit, check, read_plan
 from secureps.run.initial_schema import Values
 from secureps.run.report.status_tables import WordTable
@@ -113,8 +108,9 @@ def judge(
             bounds[name] = one_run_bound(coins, scores, delta, alpha)
             continue
         bounds[name] = threshold_bound(scores[coins], scores[~coins], delta, alpha)
-        most = max(most, largest_bound(coins.size, delta, alpha))
-        half = max(half, expected_bound(kind.noise / 2, kind.rate, coins.size, delta, alpha))
+        by = coins.size, delta, alpha
+        half = max(half, expected_bound(kind.noise / 2, kind.rate, *by))
+        most = max(most, expected_bound(0.001, 1.0, *by))
     shown = max(bounds.values())
     return {
         "name": kind.name,
