@@ -174,7 +174,7 @@ def _sum(plan: Plan, layout: GroupLayout) -> Mechanism:
         values = make_longest(plan, layout, place).values
         parts = [codes(k).encode(values[slice(*layout.span(k))]) for k in blocks]
         sent = np.concatenate(parts).astype(np.float64)
-        return sent * (mechanism.calibration.step / np.square(sent).sum())
+        return np.asarray(sent * (mechanism.calibration.step / np.square(sent).sum()))
 
     directions = np.stack([aim(place) for place in range(many)])
 

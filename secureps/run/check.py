@@ -239,12 +239,12 @@ def read_plan(
     lacking = {} if epsilon is None else {"noise_multiplier": STAND_IN, "budget": UNLIMITED}
     plan = load_plan(path, fetch=permit.fetch, lacking=lacking)
     federation = plan.section.federation
-    if federation is None and permit.script is not None:
-        least = max(plan.bounds(name).minimum for name in plan.groups)
-        federation = FederationSection(script=permit.script.name, clients=least)
-    if federation is None:
+    if federation is not None:
+        refuse_few(path, plan, federation.clients)
+    elif permit.script is not None:
+        federation = FederationSection(script=permit.script.name, clients=1)
+    else:
         return plan, None
-    refuse_few(path, plan, federation.clients)
     script = permit.script or path.parent / federation.script
     if permit.run_script:
         refuse_misplaced(federation.settings, path)

@@ -84,9 +84,8 @@ def test_a_plan_without_privacy_claims_nothing(plan: Path) -> None:
         audit(plan, None, None, 0.0, 0)
 
 
-def test_a_script_gives_the_models_size_and_an_update_to_compare_with() -> None:
-    script = ROOT / "clients" / "digits_torch.py"
-    page = audit(ROOT / "policies" / "digits.toml", script, None, 0.0, 0)
-    assert page["releases"][0]["name"] == "a private step, by record"
-    assert page["noise_to_signal"]
-    assert all("an update that was tried" in each for each in page["signal"].values())
+def test_a_script_gives_the_models_size_and_an_update_to_compare_with(plan: Path) -> None:
+    """Also where the plan names none."""
+    page = audit(plan, ROOT / "clients" / "digits_torch.py", None, 0.0, 0)
+    assert page["noise_to_signal"]["all"] > 1
+    assert page["signal"]["all"].startswith("an update that was tried")
