@@ -46,8 +46,10 @@ MODES: dict[str, Callable[[float, float], Plan]] = {
     "record": lambda noise, delta: record_plan(noise, 1.0, delta),
     "record, sampled": lambda noise, delta: record_plan(noise, 0.5, delta),
     "record, zero-out": lambda noise, delta: record_plan(noise, 1.0, delta, adjacency="zero-out"),
+    "record, seldom": lambda noise, delta: record_plan(noise, 0.1, delta),
     "person": lambda noise, delta: record_plan(noise, 1.0, delta, unit="person"),
     "person, sampled": lambda noise, delta: record_plan(noise, 0.5, delta, unit="person"),
+    "person, seldom": lambda noise, delta: record_plan(noise, 0.1, delta, unit="person"),
     "client, local": lambda noise, delta: client_plan("local", noise, delta),
     "client, distributed": lambda noise, delta: client_plan("distributed", noise, delta),
     "client, aggregator": lambda noise, delta: client_plan("aggregator", noise, delta),
@@ -72,16 +74,16 @@ def mechanism_of(mode: str, noise: float, delta: float) -> tuple[Plan, Mechanism
 # --- faults --------------------------------------------------------------------------
 
 
-def halve_noise(patch: pytest.MonkeyPatch) -> None:
+def halve_noise(patch: pytest.MonkeyPatch, by: float = 2.0) -> None:
     right = torch_sgd._make_noisy
 
     def quieter(sgd: Any, privacy: Any, *rest: Any) -> Any:
-        return right(sgd, replace(privacy, noise_multiplier=privacy.noise_multiplier / 2), *rest)
+        return right(sgd, replace(privacy, noise_multiplier=privacy.noise_multiplier / by), *rest)
 
     patch.setattr(torch_sgd, "_make_noisy", quieter)
     skellam = lru_cache(Skellam)
     patch.setattr(
-        ClientMechanism, "sampler", property(lambda own: skellam(own.calibration.variance / 4))
+        ClientMechanism, "sampler", property(lambda own: skellam(own.calibration.variance / by**2))
     )
 
 

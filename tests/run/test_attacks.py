@@ -61,8 +61,8 @@ def test_a_page_has_claims_bounds_and_power_and_a_sound_plan_is_not_refuted(plan
 def test_a_violation_ends_with_status_1_and_says_so(
     plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halve_noise(monkeypatch)
-    told = typed("audit", plan, "--seconds", "8", "--json", "--out", "found", status=1)
+    halve_noise(monkeypatch, by=8)
+    told = typed("audit", plan, "--seconds", "2", "--json", "--out", "found", status=1)
     page = json.loads(told.out)
     assert page["violated"]
     assert page["verdict"][0].startswith("VIOLATED: a sum of")

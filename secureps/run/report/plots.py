@@ -357,13 +357,14 @@ def draw_audit(page: Mapping[str, Any], folder: Path) -> None:
     """Writes `audit.png` of the page that `run.attacks` makes, if matplotlib is there."""
     if why_undrawable():
         return
-    rows = page["releases"]
-    figure = _figure(page["verdict"][0].replace(": ", ":\n", 1), False, 10.0, 1.5 + 0.9 * len(rows))
+    rows, bars = page["releases"], {"claimed": GREY, "shown": BLUE, "half_noise": PALE}
+    title = f"audit of {page['plan']}\n{page['verdict'][0]}"
+    figure = _figure(title, False, 10.0, 1.5 + 0.9 * len(rows))
     axes = figure.subplots()
-    for k, (name, colour) in enumerate((("claimed", GREY), ("shown", BLUE), ("half_noise", PALE))):
+    for k, (key, colour) in enumerate(bars.items()):
         places = [row + 0.25 * k for row in range(len(rows))]
-        label = "half the noise would show" if k == 2 else name
-        axes.barh(places, [row[name] or 0.0 for row in rows], 0.25, color=colour, label=label)
+        label = "half the noise would show" if key == "half_noise" else key
+        axes.barh(places, [row[key] for row in rows], 0.25, color=colour, label=label)
     axes.set_yticks(range(len(rows)), [f"{row['name']}\ndelta {row['delta']:g}" for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel(f"epsilon, of {page['protected']}")
