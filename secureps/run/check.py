@@ -80,10 +80,14 @@ KERNEL_BYTES = 130_000_000
 
 @dataclass(frozen=True)
 class Permit:
-    """Permission for what `check` may do with a plan besides reading it."""
+    """Permission for what `check` may do with a plan besides reading it.
+
+    `script` takes the place of the plan's own.
+    """
 
     run_script: bool = False
     fetch: bool = False
+    script: Path | None = None
 
 
 READ_ONLY = Permit()
@@ -234,10 +238,13 @@ def read_plan(
     lacking = {} if epsilon is None else {"noise_multiplier": STAND_IN, "budget": UNLIMITED}
     plan = load_plan(path, fetch=permit.fetch, lacking=lacking)
     federation = plan.section.federation
-    if federation is None:
+    if federation is not None:
+        refuse_few(path, plan, federation.clients)
+    elif permit.script is not None:
+        federation = FederationSection(script=permit.script.name, clients=1)
+    else:
         return plan, None
-    refuse_few(path, plan, federation.clients)
-    script = path.parent / federation.script
+    script = permit.script or path.parent / federation.script
     if permit.run_script:
         refuse_privacy(script, plan)
     return plan, federation.model_copy(update={"script": str(script)})

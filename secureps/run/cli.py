@@ -34,7 +34,7 @@ _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 _AT_PARTY, _AT_ISSUER, _ANYWHERE = "At each party", "At whoever issues keys", "Anywhere"
 _PLAIN = "Commands"
 
-TRAINING = ("check", "flower", "resume", "simulate", "study", "up")
+TRAINING = ("audit", "check", "flower", "resume", "simulate", "study", "up")
 """The commands whose environment is settled before NumPy and torch are imported and read it."""
 
 LASTING = ("join", "resume", "serve", "simulate", "up")
@@ -190,6 +190,10 @@ COMMANDS: Commands = {
         "check": (
             "run.commands:check",
             "Explain a plan on a page, or refuse it with the reason.",
+        ),
+        "audit": (
+            "run.commands:audit",
+            "Attack a plan's noise: show a lower bound of epsilon beside the claimed one.",
         ),
         "up": (
             "run.commands:up",

@@ -169,6 +169,46 @@ def check(
         raise typer.Exit(1)
 
 
+def audit(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with \\[privacy].")],
+    script: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[SCRIPT]",
+            help="A data holder's script, for the model's size and an update: "
+            "[red]code of whoever wrote it runs[/red].",
+        ),
+    ] = None,
+    values: Values = None,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to attack.")] = 60.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the coins; noise is never seeded.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/PLAN-audit."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """`audit` puts canaries into single releases, made by the code that a run executes:
+    records, persons or updates that are as bad as can be. It ends with status 1 if
+    they show a larger epsilon than the plan claims.
+    """
+    from secureps.run.attacks import audit as attack
+    from secureps.run.attacks import tables
+    from secureps.run.initial_schema import read_values
+    from secureps.run.report.plots import draw_audit
+    from secureps.run.up.folder import new_folder
+
+    new_folder(folder := out or Path("runs") / f"{plan.stem}-audit")
+    page = attack(plan, script, read_values(values or ()), seconds, seed)
+    text = json.dumps(page, indent=1)
+    (folder / "audit.json").write_text(text)
+    draw_audit(page, folder)
+    for part in (text,) if as_json else tables(page):
+        typer.echo(part) if as_json else Console().print(part, highlight=False)
+    if page["violated"]:
+        raise typer.Exit(1)
+
+
 def export(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="What has checkpoints/: a folder, or a URL.")

@@ -45,6 +45,7 @@ MEMBER_DOORS = {"member", "settings", "tasks", "terms"}
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "torch": {
+        "client/canaries.py",
         "client/patch.py",
         "client/private_sum.py",
         "client/torch.py",

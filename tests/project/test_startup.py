@@ -52,7 +52,10 @@ def test_help_imports_no_more_than_it_prints(asked: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [*("check", "export", "join", "preflight", "resume"), *("serve", "simulate", "study", "up")],
+    [
+        *("audit", "check", "export", "join", "preflight", "resume"),
+        *("serve", "simulate", "study", "up"),
+    ],
 )
 def test_a_commands_help_imports_no_work_of_it(command: str) -> None:
     found = imported(MAIN, command, "--help")

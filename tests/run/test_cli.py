@@ -26,7 +26,7 @@ from tests.kits.nursery import ROOT
 from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
-    *("new", "check", "up"),
+    *("new", "check", "audit", "up"),
     *("runs", "status", "dashboard", "log", "shards", "stop", "resume", "export"),
     *("simulate", "study"),
     *("keys", "serve", "join", "flower", "preflight", "warm", "backup", "restore", "budget"),

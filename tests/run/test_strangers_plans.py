@@ -31,6 +31,8 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "check --values": ("PLAN", "--values", "10"),
     "check --run-script": ("LOCAL", "--run-script"),
     "check --fetch": ("PLAN", "--fetch"),
+    "audit": ("PRIVATE", "script.py", "--seconds", "0", "--out", "audit"),
+    "audit --out": ("PRIVATE", "--seconds", "0", "--out", "audited"),
     "up": ("PLAN", "--out", "up"),
     "resume": ("RUN",),
     "simulate": ("scenario.toml", "--out", "simulated"),
@@ -60,7 +62,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
 """Words after each command that is given a plan, or a folder or file that holds or names one."""
 
 SUCCEEDS = {
-    *("check", "check --site", "check --values", "check --fetch"),
+    *("check", "check --site", "check --values", "check --fetch", "audit --out"),
     *("keys init", "keys request", "preflight", "runs", "log", "stop", "status"),
     "export",
     *("deploy kubernetes", "deploy kubernetes --fetch", "deploy slurm", "deploy slurm --fetch"),
@@ -87,6 +89,14 @@ rule = {{ name = "trapped_rule:Rule", minimum = 2 }}
 [federation]
 script = "script.py"
 clients = 4
+"""
+PRIVACY = """
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 2.0
+delta = 1e-5
+budget = 10.0
 """
 SCENARIO = """
 name = "trap"
@@ -183,6 +193,10 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
     text = PLAN.format(initial=f"http://127.0.0.1:{port}/initial.safetensors")
     plan.write_text(text)
     (folder / "local.toml").write_text(text.replace("initial =", "# initial ="))
+    private = text.replace("initial =", "# initial =").replace(
+        "rule =", "weighting = 'uniform'\nrule ="
+    )
+    (folder / "private.toml").write_text(private + PRIVACY)
     create_kit(folder / "kit", load_plan(folder / "local.toml").cipher_parameters)
     for name, role in PARTIES.items():
         issue(folder / "kit", role, name)
@@ -202,8 +216,9 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
 
 
 def secureps(folder: Path, *words: str) -> tuple[int, str]:
-    """Status and words of a command; PLAN, APP, LOCAL and RUN are a stranger's."""
+    """Status and words of a command; PLAN, APP, LOCAL, PRIVATE and RUN are a stranger's."""
     meant = {"PLAN": "plan.toml", "APP": "app.toml", "LOCAL": "local.toml", "RUN": "run"}
+    meant["PRIVATE"] = "private.toml"
     command = ("-m", "secureps", *(meant.get(word, word) for word in words))
     log = folder / "said.log"
     log.unlink(missing_ok=True)

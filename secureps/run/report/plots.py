@@ -22,7 +22,7 @@ from secureps.messages.requests import UP
 from secureps.run.report.terminal import fold_names, group_runs
 from secureps.run.report.version_metrics import DOWN, Line, Wait
 
-CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
+CURVES, WAITING, STUDY, AUDIT = "curves.png", "waiting.png", "study.png", "audit.png"
 """The files in a report's folder."""
 
 SHOWN = 100
@@ -348,6 +348,29 @@ def draw_study(
     _set_titles(axes, "one line per seed", "until the target is held")
     axes.legend(fontsize=8)
     _save(figure, folder / STUDY)
+
+
+# --- audits -----------------------------------------------------------------------
+
+
+def draw_audit(page: Mapping[str, Any], folder: Path) -> None:
+    """Writes `audit.png` of the page that `run.attacks` makes, if matplotlib is there."""
+    if why_undrawable():
+        return
+    rows, bars = page["releases"], {"claimed": GREY, "shown": BLUE, "half_noise": PALE}
+    title = f"audit of {page['plan']}\n{page['verdict'][0]}"
+    figure = _figure(title, False, 10.0, 1.5 + 0.9 * len(rows))
+    axes = figure.subplots()
+    for k, (key, colour) in enumerate(bars.items()):
+        places = [row + 0.25 * k for row in range(len(rows))]
+        label = "half the noise would show" if key == "half_noise" else key
+        axes.barh(places, [row[key] for row in rows], 0.25, color=colour, label=label)
+    axes.set_yticks(range(len(rows)), [f"{row['name']}\ndelta {row['delta']:g}" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"epsilon, of {page['protected']}")
+    _set_titles(axes, "one release", f"confidence {page['confidence']:.0%}")
+    axes.legend(fontsize=8)
+    _save(figure, folder / AUDIT)
 
 
 # --- every picture ----------------------------------------------------------------

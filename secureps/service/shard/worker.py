@@ -619,15 +619,7 @@ class ShardNoise:
         KitError if the cipher needs a holder's key, and the kit has none or several.
         """
         plan, layout = self.state.pinned.plan, self.state.pinned.layout.group(cohort.group)
-        mechanism = plan.mechanism(cohort.group, layout.sent)
-        if mechanism is None:
-            raise InternalError("noise is added where the plan protects whole clients, only there")
-        # The stream depends on the members too: if a cohort's number were used twice by mistake,
-        # the same noise would cancel in the difference of two sums. All ciphers get the same noise.
-        stream = self.seed.derive(
-            "aggregator-noise", canonical(replace(cohort, committee=None)), block
-        )
-        values = mechanism.draw_noise(layout.slots(block), stream.words)
+        values = draw_noise(plan, layout, self.seed, cohort, block)
         kind = plan.cipher_of(layout)
         key = None
         if kind.opening is Opening.HOLDER:
@@ -685,6 +677,19 @@ class ShardNoise:
             another = about is not None and about != names.get(at, about)
             if another or (made is None and self.state.is_over(*at)):
                 self.spool.delete(key)
+
+
+def draw_noise(
+    plan: Plan, layout: GroupLayout, seed: Seed, cohort: Cohort, block: int
+) -> NDArray[np.int64]:
+    """Draws a block's noise for a cohort's sum: integers on the grid, as a client of weight 1."""
+    mechanism = plan.mechanism(cohort.group, layout.sent)
+    if mechanism is None:
+        raise InternalError("noise is added where the plan protects whole clients, only there")
+    # The stream depends on the members too: if a cohort's number were used twice by mistake,
+    # the same noise would cancel in the difference of two sums. All ciphers get the same noise.
+    stream = seed.derive("aggregator-noise", canonical(replace(cohort, committee=None)), block)
+    return mechanism.draw_noise(layout.slots(block), stream.words)
 
 
 def read_whole(spool: Spool, key: str) -> memoryview | None:
