@@ -634,7 +634,7 @@ class Plan:
     @cached_property
     def _bounds(self) -> dict[str, Bounds]:
         found = {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
-        if name := self.trailing:  # each version on its schedule has its own base
+        if name := self.trailing:  # each version to be evaluated has a step of its own
             last = self.schedule.count(self.section.versions) - 1
             found[name] = replace(found[name], ahead=last)
         return found
@@ -784,8 +784,8 @@ def _refuse_apart(plan: Plan) -> None:
     for name in sums:
         if models and (plan.group(name).rule, plan.versions(name)) not in paces:
             raise PlanRefused(
-                f"group {name}: a sum beside a model moves with it: give it the rule and the "
-                "versions of a group of the model, or a plan of its own"
+                f"group {name}: a sum in a plan with a model keeps pace with that model: give it "
+                "the rule and the versions of one of the model's groups, or a plan of its own"
             )
 
 

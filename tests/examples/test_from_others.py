@@ -31,7 +31,7 @@ LEAST = 0.92
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder as its user has it, which is the working directory."""
+    """Makes a copy of the example the working directory, as its user would."""
     folder = shutil.copytree(EXAMPLE, tmp_path / "tumours")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -42,7 +42,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def accuracy(model: ps.Parameters) -> float:
-    """On the held-out records of all hospitals."""
+    """Returns the mean accuracy over the held-out records of each hospital."""
     import torch
     import tumours  # type: ignore[import-not-found]
 

@@ -242,7 +242,7 @@ def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Pr
     names = [stage.name for stage in section.codec]
     for name, count in Counter(names).items():
         if count > 1:
-            raise PlanRefused(f"codec: {name} is there {count} times")
+            raise PlanRefused(f"codec: {name} is there {count} times: give each stage once")
     if names != (right := [name for name in STAGES if name in names]):
         raise PlanRefused(f"codec: stages go in the order {', '.join(right)}")
     if section.adaptive is not None and names:

@@ -210,7 +210,7 @@ class Suspicion:
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
     def grown(self, over: bool) -> Length | None:
-        """Returns a set's length if updates have grown; `over`: no other set may be tried."""
+        """Returns the new usual length if updates have grown; `over`: no set is left to try."""
         lengths, sets = dict(self.long), _smallest(self.burnt)
         long = sets & lengths.keys()
         enough = len(long) > COLLUDING + 1

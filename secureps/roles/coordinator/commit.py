@@ -442,7 +442,8 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
     if not agrees(tx, group, f"sums of cohort {group.number}", known, shard, said.sums):
         return
     replaced = shard in held and held[shard] != said
-    if held.get(shard) != said:  # after a lost disk it may have drawn new noise; none was opened
+    if held.get(shard) != said:
+        # A shard that lost its disk may draw new noise: no sum with the older noise was opened.
         tx.write(said)
     if replaced and group.phase is Phase.HOLDING:  # others may have disagreed with its old sums
         hold_again(tx, group)

@@ -152,12 +152,12 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 
 def note_grown(tx: Transaction, group: GroupState, over: bool) -> bool:
-    """Takes a set's length as usual if all were too long; `over`: no other set may be tried."""
+    """Takes a longer length as usual if updates have grown; `over`: no set is left to try."""
     length = group.suspicion.grown(over)
     if length is not None:
         reason = (
-            "every set of clients was longer than usual, so nobody is suspected for it: the length "
-            "of a short one is usual from now on"
+            "too many sets of clients were longer than usual for anybody to be suspected: the "
+            "length of a short one is usual from now on"
         )
         tx.write(LengthsGrew(group.name, length, reason))
     return length is not None

@@ -413,7 +413,7 @@ class Moving:
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.DRAIN and act.party not in placement.shards:
-            return  # scaling drained it; the act only keeps scaling from adding it again
+            return  # scaling drained this shard already; after the act it may not add it again
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
             self._leave(act.party)  # a spare shard, so a move of other shards goes on
             if self.shard == act.party:

@@ -804,7 +804,7 @@ def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: Secure
 
 
 def test_a_sum_that_is_no_ciphertext_of_its_block_is_not_kept() -> None:
-    """It came from a shard, and would end the holder when it opens it."""
+    """A malicious shard could otherwise end the key holder, which opens the sum later."""
     spool, machine = MemorySpool(), Keys().founded().machine
     worker = BfvWorker(machine, IDENTITIES[HOLDER], Secret(), spool)
     for payload in (b"", bytes(16)):
