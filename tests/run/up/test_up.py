@@ -171,8 +171,7 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     told, _ = bfv.communicate()
     assert (bfv.returncode, processes(out)) == (0, {}), told
     assert "shard-1 died (signal SIGKILL)" in told
-    assert re.search(r"client-0\d says: update norm \S+, clip 0.1: cut to ", told), told
-    assert re.search(r"note: clip cut (9|1\d) updates of 3 clients to half or less", told), told
+    assert len(re.findall(r"client-0\d says: update norm \S+, clip 0.1: cut to ", told)) == 1, told
     check_logs(out)
     summary = check_told(told, out)
     assert summary["ratio_up"] > 1
