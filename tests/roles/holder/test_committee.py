@@ -718,6 +718,13 @@ def test_an_order_that_comes_twice_changes_nothing() -> None:
     assert len(fetches(again)) == 4, "lost sums are opened again, and come out the same"
 
 
+def test_a_fault_of_its_own_ends_it_and_burns_no_cohort() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    step = keys.give(WORKER, WorkFailed(OpenSum(make_cohort(), 0, "x"), InternalError("no keys")))
+    assert step == Step(effects=[Halt("no keys", InternalError)])
+
+
 def test_what_is_fetched_while_blocks_move_is_fetched_anew() -> None:
     """A shard that left answers no more, and the same order could not begin again."""
     keys, told = Keys().founded(), configure(PLAN)
