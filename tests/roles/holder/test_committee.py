@@ -718,6 +718,23 @@ def test_an_order_that_comes_twice_changes_nothing() -> None:
     assert len(fetches(again)) == 4, "lost sums are opened again, and come out the same"
 
 
+def test_a_fault_of_its_own_ends_it_and_burns_no_cohort() -> None:
+    keys = Keys().founded()
+    keys.order(opening())
+    step = keys.give(WORKER, WorkFailed(OpenSum(make_cohort(), 0, "x"), InternalError("no keys")))
+    assert step == Step(effects=[Halt("no keys", InternalError)])
+
+
+def test_of_a_cohort_that_is_given_up_no_opened_sum_stays() -> None:
+    keys, header = Keys().founded(), opened_header(PLAN, RUN, "all", 0, 0)
+    keys.order(opening())
+    keys.fetched(0)
+    keys.give(WORKER, sum_opened(header))
+    failed = Failed(requests.GetSum(RUN, "all", 0, 1), Refused("it is gone"))
+    prune, _ = keys.give("shard-b", failed).effects
+    assert prune == Work(Prune((header.key,)))
+
+
 def test_what_is_fetched_while_blocks_move_is_fetched_anew() -> None:
     """A shard that left answers no more, and the same order could not begin again."""
     keys, told = Keys().founded(), configure(PLAN)
