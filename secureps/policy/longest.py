@@ -91,8 +91,10 @@ def longest_sum(
 def longest_usual(plan: Plan, cohort: Cohort, lengths: Sequence[Length]) -> float:
     """Returns N times the usual length of such a cohort's mean; inf if the plan has no N."""
     times, members = plan.times_median(cohort.group), _count(cohort)
-    if not lengths or math.isinf(times):
-        return 0.0 if times < math.inf else times
+    if not times:
+        return math.inf
+    if not lengths:
+        return 0.0
     return times * median(each * math.sqrt(max(1.0, n / members)) for each, n in lengths)
 
 

@@ -462,9 +462,9 @@ class Plan:
         return bounded and group in self.groups and not self.is_sum(group)
 
     def times_median(self, group: str) -> float:
-        """Returns how many times longer than usual a sum may be; inf if only the clip counts."""
+        """Returns how many times longer than usual a sum may be; 0 if only the clip counts."""
         times, _, usual = (self.group(group).bound or "").partition("x ")
-        return float(times) if usual and self.bounds_sums(group) else math.inf
+        return float(times) if usual and self.bounds_sums(group) else 0.0
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """Returns the mechanism of client-level privacy for updates of so many values; else None.
@@ -818,7 +818,7 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
         _refuse_turns(plan, name)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
-    if plan.times_median(name) < math.inf:
+    if plan.times_median(name):
         refuse_median(section, plan.bounds(name), plan.opening)
     if isinstance(privacy, ClientPrivacySection):
         refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))

@@ -245,13 +245,15 @@ class Suspicion:
             long=self.long | ({(clients, length)} if length else frozenset()),
         )
 
-    def note_opened(
-        self, clients: Clients, length: Length = (), times: float = math.inf
-    ) -> Suspicion:
-        """Notes that a cohort made a version; beside it those `times` as long are likely spoilt."""
+    def note_opened(self, clients: Clients, length: Length = (), times: float = 0.0) -> Suspicion:
+        """Notes that a cohort made a version; beside it those `times` as long are likely spoilt.
+
+        With 0 `times`, no lengths are compared.
+        """
         long = {each for each, _ in self.long if not any(known <= each for known in self.evidence)}
         own, n = length or (math.inf, 1.0)
-        longer = {s for s, (its, k) in self.long if its > times * own * math.sqrt(max(1.0, n / k))}
+        most = times * own if times else math.inf
+        longer = {s for s, (its, k) in self.long if its > most * math.sqrt(max(1.0, n / k))}
         beside = {each for each in long & longer if each.isdisjoint(clients)}
         doubted = {each - self.cleared or each for each in long}
         suspect_sets = _smallest(each - clients for each in _smallest(self.suspect_sets | doubted))

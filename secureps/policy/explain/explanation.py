@@ -248,7 +248,7 @@ def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
             f"version, and the whole, {whole:,} bytes, when they begin or are {delta.behind + 1} "
             "versions behind or more; a shard keeps what was rounded off for the next version"
         )
-    if (times := plan.times_median(group.name)) < math.inf:
+    if times := plan.times_median(group.name):
         yield (
             f"{head}a mean {times:g} times as long as usual makes no step: to see what is usual, 3 "
             "to 7 cohorts are burnt before version 1, and when updates grow; a client whose "

@@ -303,7 +303,7 @@ def _judge_length(tx: Transaction, group: GroupState) -> tuple[Length, str, bool
         for block, square in zip(blocks, group.coming[shard].squares, strict=True):
             squares[block] = max(square, squares.get(block, 0.0))  # of copies the worst
     norm = math.sqrt(sum(squares.values()))
-    length = measure(tx.plan, layout, cohort, norm) if group.times < math.inf else ()
+    length = measure(tx.plan, layout, cohort, norm) if group.times else ()
     usual = longest_usual(tx.plan, cohort, group.lengths)
     usually = longest_sum(tx.plan, layout, cohort, usual) or most
     if norm <= usually:

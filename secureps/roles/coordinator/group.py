@@ -530,7 +530,7 @@ class GroupState:
     coming: dict[str, requests.Prepared] = field(default_factory=dict)
     history: dict[int, bytes] = field(default_factory=dict)
     lengths: tuple[Length, ...] = ()
-    times: float = math.inf
+    times: float = 0.0  # of `Plan.times_median`; JSON of a fold has no infinity
     sitting_out: frozenset[str] = frozenset()
     absences: dict[str, str] = field(default_factory=dict)
     spoilt: tuple[Cohort, ...] = ()

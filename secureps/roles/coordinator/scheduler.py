@@ -547,7 +547,7 @@ def _why_undivided(tx: Transaction, group: GroupState, members: int) -> str:
     """Returns why a cohort waits for more: if it were too long, it could not be divided."""
     least = 2 * tx.plan.bounds(group.name).minimum
     coming = tx.takers(group.name, tx.clients) - tx.federation.retired - group.sitting_out
-    if group.times == math.inf or members >= least or len(coming) < least:
+    if not group.times or members >= least or len(coming) < least:
         return ""
     bound = tx.plan.group(group.name).bound
     return f'{members} have arrived, and bound = "{bound}" needs {least}: two sets of the minimum'
