@@ -61,9 +61,8 @@ def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: 
         left[0] -= 1
         if left[0] < 0:
             return done
-        (made,) = done.made
-        share = vector_bytes(lie(parse_vector(made.share, len(made.share) // 4)))
-        return Done(task, (dataclasses.replace(made, share=share),), done.telemetry)
+        share = vector_bytes(lie(parse_vector(done.made.share, len(done.made.share) // 4)))
+        return Done(task, dataclasses.replace(done.made, share=share), done.telemetry)
 
     worker._derive = derive  # type: ignore[method-assign]
 
