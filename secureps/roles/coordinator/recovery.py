@@ -156,7 +156,7 @@ def note_grown(tx: Transaction, group: GroupState, over: bool) -> bool:
     length = group.suspicion.grown(over)
     if length is not None:
         reason = (
-            "too many sets of clients were longer than usual for anybody to be suspected: the "
+            "too many sets of clients were longer than usual, so nobody is suspected for it: the "
             "length of a short one is usual from now on"
         )
         tx.write(LengthsGrew(group.name, length, reason))
