@@ -17,7 +17,14 @@ from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
-from tests.kits.cheats import clients_of, cohorts, holders_allow_all, journalled, poisons
+from tests.kits.cheats import (
+    clients_of,
+    cohorts,
+    holders_allow_all,
+    journalled,
+    poisons,
+    spoils,
+)
 from tests.kits.federations import (
     Tensors,
     Walker,
@@ -135,6 +142,17 @@ def test_who_stays_below_the_clip_is_found_from_the_first_version_on(
     burnt = {record.number for record in journalled(simulation, records.CohortBurnt)}
     made = [cohort for cohort in cohorts(simulation) if cohort.number not in burnt]
     assert not any(POISONER in clients_of(cohort) for cohort in made)
+
+
+@pytest.mark.slow
+def test_who_always_spoils_does_not_end_the_run_before_a_length_is_usual(tmp_path: Path) -> None:
+    """Its sets never open, and every other one is longer than nothing."""
+    rule = ROUNDS | {"quorum": 8}
+    simulation = federation(tmp_path, plan_for("rlwe", rule, versions=3), clients=8)
+    spoils(simulation, POISONER, 99)
+    simulation.run()
+    assert simulation.versions() == {"all": 3}
+    assert isolated(simulation).keys() <= {POISONER}
 
 
 @pytest.mark.parametrize("clips", [0, CLIENTS - 1.5])

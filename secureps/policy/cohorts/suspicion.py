@@ -209,12 +209,20 @@ class Suspicion:
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
-    def grown(self, over: bool) -> Length | None:
-        """Returns a set's length if updates have grown; `over`: no other set may be tried."""
+    def grown(self, over: bool, left: Set[str] = frozenset()) -> Length | None:
+        """Returns a set's length if updates have grown; `over`: no other set may be tried.
+
+        Sets that an update spoilt, and clients that were `left` out, account for themselves: one
+        long set beside them is enough. Otherwise a client that always spoils would end the run.
+        """
         lengths, sets = dict(self.long), _smallest(self.burnt)
         long = sets & lengths.keys()
+        spoilt = {each for each in sets - long if any(known <= each for known in self.evidence)}
+        spoilt |= {each for each in sets - long if each & left}
+        at_fault = spoilt or left & _union(self.burnt) - _union(long)
         enough = len(long) > COLLUDING + 1
-        if enough or (over and len(long) > 1 and long == sets):
+        all_long = over and long | spoilt == sets and len(long) + bool(at_fault) > 1
+        if enough or (all_long and long):
             return sorted(lengths[each] for each in long)[enough]
         return None
 

@@ -153,7 +153,7 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 def note_grown(tx: Transaction, group: GroupState, over: bool) -> bool:
     """Takes a set's length as usual if all were too long; `over`: no other set may be tried."""
-    length = group.suspicion.grown(over)
+    length = group.suspicion.grown(over, tx.federation.isolated.keys())
     if length is not None:
         reason = (
             "every set of clients was longer than usual, so nobody is suspected for it: the length "

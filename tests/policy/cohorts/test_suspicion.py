@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil, log2
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -240,6 +241,22 @@ def test_what_is_usual_after_growth_is_a_length_that_few_can_move() -> None:
     assert grown(True, 4.0, 1.0, 3.0) == grown(True, 4.0, 1.0) == 1.0
     assert grown(False, 4.0, 1.0, 3.0) is grown(True, 4.0) is None, "others may be tried"
     assert grown(True, 4.0, 1.0, state=burns(named(20), spoilt=False)) is None, "holders refused it"
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_one_long_set_is_enough_beside_an_offender(spoilt: bool) -> None:
+    """The whole and one half hold client 0, who spoils them or was left out; the other is long."""
+    whole, half = crowd(8), named(4, 5, 6, 7)
+    state = burns(whole, spoilt=spoilt)
+    if spoilt:
+        state = state.note_burnt(dict.fromkeys(whole - half, 1), spoilt=True)
+    state = state.note_burnt(dict.fromkeys(half, 1), False, (2.0, 4.0))
+    assert (state.grown(over=True) == (2.0, 4.0)) == spoilt
+    assert state.grown(over=True, left=named(0)) == (2.0, 4.0)
+    if not spoilt:
+        assert state.grown(over=True, left=named(4)) is None, "that one is in the long set"
+    assert state.grown(over=False, left=named(0)) is None
+    assert burns(whole).grown(over=True, left=named(0)) is None, "no set is long"
 
 
 def test_a_long_cohort_counts_only_beside_a_set_that_is_many_times_shorter() -> None:
