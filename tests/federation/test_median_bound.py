@@ -1,9 +1,11 @@
 """Safety: sums are compared with what is usual, so an attacker below the clip is found."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from secureps.client.update import Integers
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
+from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator.recovery import AS_LONG, isolate
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import (
@@ -194,6 +198,29 @@ def test_who_is_always_just_within_what_is_usual_moves_it_slowly(
     made = [record.length[0] for record in journalled(simulation, records.VersionCommitted)[1:]]
     assert not isolated(simulation)
     assert made[7] < 3**3 * made[0]
+
+
+def test_only_two_are_left_out_for_their_length_until_an_operator_takes_one_back() -> None:
+    """An offender that makes its own sets short could have one honest client after another out."""
+    sets = frozenset(frozenset({"a", name}) for name in "bcd")
+    long = Suspicion(likely=sets, suspect_sets=frozenset({frozenset("a")}))
+    proven = replace(long, evidence=sets, likely=frozenset())
+    told, other = f"its updates are more than 3 {AS_LONG}", "by the operator"
+
+    def left_out(state: Suspicion, *reasons: str) -> list[str]:
+        written: list[records.ClientIsolated] = []
+        known = SimpleNamespace(isolated=dict(enumerate(reasons)))
+        plan = SimpleNamespace(divides_cohorts=True, of=lambda name: "")
+        group: Any = SimpleNamespace(name="all", times=3.0, suspicion=state)
+        tx: Any = SimpleNamespace(federation=known, plan=plan, write=written.append)
+        isolate(tx, group)
+        return [record.reason for record in written]
+
+    (reason,) = left_out(long, told, other, other)
+    assert reason.endswith(told)
+    assert not left_out(long, told, told)
+    (reason,) = left_out(proven, told, told)
+    assert AS_LONG not in reason
 
 
 @pytest.mark.slow

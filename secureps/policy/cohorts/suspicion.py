@@ -34,11 +34,14 @@ no proof: honest updates may grow. It counts once a set that is disjoint from it
 version with a mean that is as many times shorter: growth makes both longer. A mean is at most as
 long as its longest update, so a member sent one that is so many times longer than that set's mean.
 Nobody is left out because more than `COLLUDING` clients would have to offend. So a client that
-sends no such update is never left out if at most `COLLUDING` others do. If instead
+sends no such update is never left out if at most `COLLUDING` others do. But an offender that
+cancels the others' updates makes its set short, and an honest update may be long beside it. So only
+`COLLUDING` clients are left out for this, until an operator takes one of them back. If instead
 more than `COLLUDING` + 1 disjoint sets are too long, or two or three and nothing else can be tried,
-updates have grown: the version is tried again, and what counts as usual is the second shortest of
-four, else the shortest. Of s sets fewer offenders than s, of four two, cannot make that longer than
-an honest set; of four one cannot make it shorter, of fewer one can that knows the others' updates.
+or one beside an offender's, updates have grown: the version is tried again, and what counts as
+usual is the second shortest of four, else the shortest. Of s sets fewer offenders than s, of four
+two, cannot make that longer than an honest set; of four one cannot make it shorter, of fewer one
+can that knows the others' updates.
 
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
@@ -185,11 +188,17 @@ class Suspicion:
 
     @property
     def offenders(self) -> Clients:
-        """Last suspects that belong to every explanation of the evidence, if there are any."""
+        return self.find_offenders()
+
+    def find_offenders(self, compares: bool = True) -> Clients:
+        """Finds last suspects that belong to every explanation of the evidence.
+
+        It `compares`: likely cohorts count, too.
+        """
         last = frozenset(suspects for suspects in self.suspect_sets if len(suspects) == 1)
         if not last:  # the usual case, in which no explanations are looked for
             return _union(())
-        kinds, found = _explain(self.evidence | self.likely)
+        kinds, found = _explain(self.evidence | self.likely if compares else self.evidence)
         if not found and (self.likely or not self.evidence):
             return _union(())
         return _union(
@@ -220,10 +229,13 @@ class Suspicion:
         spoilt = {each for each in sets - long if any(known <= each for known in self.evidence)}
         spoilt |= {each for each in sets - long if each & left}
         at_fault = spoilt or left & _union(self.burnt) - _union(long)
-        enough = len(long) > COLLUDING + 1
-        all_long = over and long | spoilt == sets and len(long) + bool(at_fault) > 1
-        if enough or (all_long and long):
-            return sorted(lengths[each] for each in long)[enough]
+        disjoint: list[Clients] = []  # without rounds a client may have come back from a newer base
+        for each in sorted(long, key=_order):
+            disjoint += [each] * each.isdisjoint(_union(disjoint))
+        enough = len(disjoint) > COLLUDING + 1
+        all_long = over and long | spoilt == sets and len(disjoint) + bool(at_fault) > 1
+        if enough or (all_long and disjoint):
+            return sorted(lengths[each] for each in disjoint)[enough]
         return None
 
     def note_grown(self) -> Suspicion:

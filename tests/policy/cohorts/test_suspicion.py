@@ -243,6 +243,15 @@ def test_what_is_usual_after_growth_is_a_length_that_few_can_move() -> None:
     assert grown(True, 4.0, 1.0, state=burns(named(20), spoilt=False)) is None, "holders refused it"
 
 
+def test_sets_that_share_a_client_count_once_for_growth() -> None:
+    sets = [named(0, 1), named(0, 2), named(0, 3), named(0, 4), named(5, 6)]
+    state = Suspicion()
+    for k, each in enumerate(sets):
+        state = state.note_burnt(dict.fromkeys(each, 1), False, (9.0 - k, 2.0))
+    assert state.grown(over=False) is None, "one offender may have made four of them long"
+    assert state.grown(over=True) == (5.0, 2.0)
+
+
 @pytest.mark.parametrize("spoilt", [True, False])
 def test_one_long_set_is_enough_beside_an_offender(spoilt: bool) -> None:
     """The whole and one half hold client 0, who spoils them or was left out; the other is long."""
