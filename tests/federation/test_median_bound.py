@@ -200,6 +200,17 @@ def test_who_is_always_just_within_what_is_usual_moves_it_slowly(
     assert made[7] < 3**3 * made[0]
 
 
+def test_no_length_is_told_where_the_shards_own_noise_hides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same updates may be summed again, with other noise and for the same charge."""
+    poisons(monkeypatch, POISONER, flip_to(3.3))
+    simulation = federation(tmp_path, plan_for(**MODES["noise by the shards"]))
+    simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    assert burnt.reason.startswith("its sum is too long, and 3 times what is usual is less: ")
+
+
 def test_only_two_are_left_out_for_their_length_until_an_operator_takes_one_back() -> None:
     """An offender that makes its own sets short could have one honest client after another out."""
     sets = frozenset(frozenset({"a", name}) for name in "bcd")
