@@ -161,3 +161,24 @@ def test_fewer_members_than_before_are_within_it(placement: str | None, members:
             noise = deviation * np.sqrt(some) * rng.standard_normal(500)
             summed = length * np.sqrt(members / 500) * rng.standard_normal(500) + noise
             assert np.linalg.norm(summed) <= most
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25, 8.0])
+def test_lengths_of_a_range_that_moves_are_compared_in_the_units_of_the_model(scale: float) -> None:
+    """Each version's sum is in units of that version's scale."""
+    codec = [{"name": "rotate"}, {"name": "round", "length": "mean_norm"}]
+    rule = {"quorum": 6, "minimum": 3, "deadline": 10.0}
+    group = {"clip": CLIP, "bound": "2.5x median", "bits": 16, "codec": codec, "rule": rule}
+    plan = small_plan(group=[group], capacity=64)
+    layout, cohort = layout_of(plan, 30), replace(cohort_of(*[(1, 1)] * 4), scale=scale)
+    longest = longest_sum(plan, layout, cohort, 0.02) or 0.0
+    assert longest == pytest.approx(4 * 0.02 / scale, rel=0.2)
+    length, members = measure(plan, layout, cohort, 4 * 0.02 / scale)
+    assert (length, members) == (pytest.approx(0.02), 4.0)
+
+
+def test_members_of_unlike_weight_count_as_fewer() -> None:
+    plan, unlike = compared(), cohort_of((4, 1), (1, 1), (1, 1), (1, 1))
+    assert measure(plan, layout_of(plan, 30), unlike, 0.7)[1] == pytest.approx(49 / 19)
+    examples = cohort_of((1, 4), (1, 1), (1, 1), (1, 1))
+    assert measure(plan, layout_of(plan, 30), examples, 0.7)[1] == pytest.approx(49 / 19)
