@@ -16,7 +16,7 @@ from secureps.client.update import Integers
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
-from secureps.policy.cohorts.suspicion import Suspicion
+from secureps.policy.cohorts.suspicion import MEMORY, Suspicion
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.recovery import AS_LONG, isolate
 from secureps.run.simulate.simulation import Simulation
@@ -198,6 +198,7 @@ def test_who_is_always_just_within_what_is_usual_moves_it_slowly(
     made = [record.length[0] for record in journalled(simulation, records.VersionCommitted)[1:]]
     assert not isolated(simulation)
     assert made[7] < 3**3 * made[0]
+    assert len(group.lengths) == MEMORY
 
 
 def test_no_length_is_told_where_the_shards_own_noise_hides_it(
@@ -209,6 +210,16 @@ def test_no_length_is_told_where_the_shards_own_noise_hides_it(
     simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
     (burnt,) = journalled(simulation, records.CohortBurnt)
     assert burnt.reason.startswith("its sum is too long, and 3 times what is usual is less: ")
+
+
+def test_a_length_after_growth_is_usual_at_once_and_for_as_long_as_any(tmp_path: Path) -> None:
+    """A single length beside older ones, or before few newer ones, would be outvoted."""
+    simulation = federation(tmp_path, plan_for())
+    simulation.run(lambda: bool(grew(simulation)))
+    (record,) = journalled(simulation, records.LengthsGrew)
+    group = simulation.coordinator.federation.groups["all"]
+    assert group.lengths == (record.length,) * MEMORY
+    assert not group.suspicion.long
 
 
 def test_only_two_are_left_out_for_their_length_until_an_operator_takes_one_back() -> None:

@@ -173,8 +173,19 @@ def test_lengths_of_a_range_that_moves_are_compared_in_the_units_of_the_model(sc
     layout, cohort = layout_of(plan, 30), replace(cohort_of(*[(1, 1)] * 4), scale=scale)
     longest = longest_sum(plan, layout, cohort, 0.02) or 0.0
     assert longest == pytest.approx(4 * 0.02 / scale, rel=0.2)
-    length, members = measure(plan, layout, cohort, 4 * 0.02 / scale)
-    assert (length, members) == (pytest.approx(0.02), 4.0)
+    assert measure(plan, layout, cohort, 4 * 0.02 / scale) == pytest.approx((0.02, 4.0))
+
+
+@pytest.mark.parametrize(("placement", "draws"), [("local", 40), ("aggregator", 1)])
+def test_noise_is_taken_out_of_a_length_as_often_as_it_was_drawn(
+    placement: str, draws: int
+) -> None:
+    plan, cohort = compared(PRIVACY | {"placement": placement}), cohort_of(*[(1, 1)] * 40)
+    mechanism, layout = plan.mechanism("all", 500), layout_of(plan, 500)
+    assert mechanism is not None
+    noise = 500 * draws * mechanism.calibration.variance * plan.grid("all", 500).step ** 2
+    norm = float(np.sqrt((40 * 0.3) ** 2 + noise))
+    assert measure(plan, layout, cohort, norm) == pytest.approx((0.3, 40.0))
 
 
 def test_members_of_unlike_weight_count_as_fewer() -> None:
