@@ -243,6 +243,16 @@ def test_what_is_usual_after_growth_is_a_length_that_few_can_move() -> None:
     assert grown(True, 4.0, 1.0, state=burns(named(20), spoilt=False)) is None, "holders refused it"
 
 
+def test_nobody_is_left_out_for_long_sets_that_two_cannot_account_for() -> None:
+    """Spoilt cohorts that two account for still tell of a client by themselves."""
+    likely = frozenset({named(1, 2), named(3, 4), named(5, 6)})
+    last, one = frozenset({named(0)}), frozenset({named(0, 7)})
+    for evidence in (frozenset[Clients](), one, one | {named(0, 8), named(0, 9)}):
+        assert not Suspicion(evidence, last, likely=likely).offenders
+    assert Suspicion(evidence, last, likely=likely).find_offenders(compares=False) == named(0)
+    assert not Suspicion(one, last, likely=likely).find_offenders(compares=False)
+
+
 def test_sets_that_share_a_client_count_once_for_growth() -> None:
     sets = [named(0, 1), named(0, 2), named(0, 3), named(0, 4), named(5, 6)]
     state = Suspicion()
