@@ -1,9 +1,11 @@
 """Safety: sums are compared with what is usual, so an attacker below the clip is found."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,19 @@ from secureps.client.update import Integers
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
+from secureps.policy.cohorts.suspicion import MEMORY, Suspicion
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator.recovery import AS_LONG, isolate
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
-from tests.kits.cheats import clients_of, cohorts, holders_allow_all, journalled, poisons
+from tests.kits.cheats import (
+    clients_of,
+    cohorts,
+    holders_allow_all,
+    journalled,
+    poisons,
+    spoils,
+)
 from tests.kits.federations import (
     Tensors,
     Walker,
@@ -137,6 +148,17 @@ def test_who_stays_below_the_clip_is_found_from_the_first_version_on(
     assert not any(POISONER in clients_of(cohort) for cohort in made)
 
 
+@pytest.mark.slow
+def test_who_always_spoils_does_not_end_the_run_before_a_length_is_usual(tmp_path: Path) -> None:
+    """Its sets never open, and every other one is longer than nothing."""
+    rule = ROUNDS | {"quorum": 8}
+    simulation = federation(tmp_path, plan_for("rlwe", rule, versions=3), clients=8)
+    spoils(simulation, POISONER, 99)
+    simulation.run()
+    assert simulation.versions() == {"all": 3}
+    assert isolated(simulation).keys() <= {POISONER}
+
+
 @pytest.mark.parametrize("clips", [0, CLIENTS - 1.5])
 def test_updates_that_grow_tenfold_go_on_and_only_a_poisoner_is_left_out(
     clips: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +191,51 @@ def test_who_is_always_just_within_what_is_usual_moves_it_slowly(
     assert len(made) == 24
     assert not isolated(simulation)
     assert all(later < 3.1 * sooner for sooner, later in zip(made, made[7:], strict=False))
+    assert len(group.lengths) == MEMORY
+
+
+def test_no_length_is_told_where_the_shards_own_noise_hides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same updates may be summed again, with other noise and for the same charge."""
+    poisons(monkeypatch, POISONER, flip_to(3.3))
+    simulation = federation(tmp_path, plan_for(**MODES["noise by the shards"]))
+    simulation.run(lambda: bool(journalled(simulation, records.CohortBurnt)))
+    (burnt,) = journalled(simulation, records.CohortBurnt)
+    assert burnt.reason.startswith("its sum is too long, and 3 times what is usual is less: ")
+
+
+def test_a_length_after_growth_is_usual_at_once_and_for_as_long_as_any(tmp_path: Path) -> None:
+    """A single length beside older ones, or before few newer ones, would be outvoted."""
+    simulation = federation(tmp_path, plan_for())
+    simulation.run(lambda: bool(grew(simulation)))
+    (record,) = journalled(simulation, records.LengthsGrew)
+    group = simulation.coordinator.federation.groups["all"]
+    assert group.lengths == (record.length,) * MEMORY
+    assert not group.suspicion.long
+
+
+def test_only_two_are_left_out_for_their_length_until_an_operator_takes_one_back() -> None:
+    """An offender that makes its own sets short could have one honest client after another out."""
+    sets = frozenset(frozenset({"a", name}) for name in "bcd")
+    long = Suspicion(likely=sets, suspect_sets=frozenset({frozenset("a")}))
+    proven = replace(long, evidence=sets, likely=frozenset())
+    told, other = f"its updates are more than 3 {AS_LONG}", "by the operator"
+
+    def left_out(state: Suspicion, *reasons: str) -> list[str]:
+        written: list[records.ClientIsolated] = []
+        known = SimpleNamespace(isolated=dict(enumerate(reasons)))
+        plan = SimpleNamespace(divides_cohorts=True, of=lambda name: "")
+        group: Any = SimpleNamespace(name="all", times=3.0, suspicion=state)
+        tx: Any = SimpleNamespace(federation=known, plan=plan, write=written.append)
+        isolate(tx, group)
+        return [record.reason for record in written]
+
+    (reason,) = left_out(long, told, other, other)
+    assert reason.endswith(told)
+    assert not left_out(long, told, told)
+    (reason,) = left_out(proven, told, told)
+    assert AS_LONG not in reason
 
 
 @pytest.mark.slow

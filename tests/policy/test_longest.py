@@ -160,3 +160,35 @@ def test_fewer_members_than_before_are_within_it(placement: str | None, members:
         assert known[1] == 40
         most = longest_sum(plan, layout, now, longest_usual(plan, now, [known] * 3)) or 0.0
         assert max(norm(length, members) for _ in range(TURNS)) <= most
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25, 8.0])
+def test_lengths_of_a_range_that_moves_are_compared_in_the_units_of_the_model(scale: float) -> None:
+    """Each version's sum is in units of that version's scale."""
+    codec = [{"name": "rotate"}, {"name": "round", "length": "mean_norm"}]
+    rule = {"quorum": 6, "minimum": 3, "deadline": 10.0}
+    group = {"clip": CLIP, "bound": "2.5x median", "bits": 16, "codec": codec, "rule": rule}
+    plan = small_plan(group=[group], capacity=64)
+    layout, cohort = layout_of(plan, 30), replace(cohort_of(*[(1, 1)] * 4), scale=scale)
+    longest = longest_sum(plan, layout, cohort, 0.02) or 0.0
+    assert longest == pytest.approx(4 * 0.02 / scale, rel=0.2)
+    assert measure(plan, layout, cohort, 4 * 0.02 / scale) == pytest.approx((0.02, 4.0))
+
+
+@pytest.mark.parametrize(("placement", "draws"), [("local", 40), ("aggregator", 1)])
+def test_noise_is_taken_out_of_a_length_as_often_as_it_was_drawn(
+    placement: str, draws: int
+) -> None:
+    plan, cohort = compared(PRIVACY | {"placement": placement}), cohort_of(*[(1, 1)] * 40)
+    mechanism, layout = plan.mechanism("all", 500), layout_of(plan, 500)
+    assert mechanism is not None
+    noise = 500 * draws * mechanism.calibration.variance * plan.grid("all", 500).step ** 2
+    norm = float(np.sqrt((40 * 0.3) ** 2 + noise))
+    assert measure(plan, layout, cohort, norm) == pytest.approx((0.3, 40.0))
+
+
+def test_members_of_unlike_weight_count_as_fewer() -> None:
+    plan, unlike = compared(), cohort_of((4, 1), (1, 1), (1, 1), (1, 1))
+    assert measure(plan, layout_of(plan, 30), unlike, 0.7)[1] == pytest.approx(49 / 19)
+    examples = cohort_of((1, 4), (1, 1), (1, 1), (1, 1))
+    assert measure(plan, layout_of(plan, 30), examples, 0.7)[1] == pytest.approx(49 / 19)

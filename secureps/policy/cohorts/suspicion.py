@@ -34,11 +34,14 @@ no proof: honest updates may grow. It counts once a set that is disjoint from it
 version with a mean that is as many times shorter: growth makes both longer. A mean is at most as
 long as its longest update, so a member sent one that is so many times longer than that set's mean.
 Nobody is left out because more than `COLLUDING` clients would have to offend. So a client that
-sends no such update is never left out if at most `COLLUDING` others do. If four disjoint sets
-(`COLLUDING` + 2) are too long, or two and nothing else can be tried, updates have grown: the
-version is tried again, and what counts as usual is the second shortest of four, else the shortest.
-Fewer offenders than sets, and two of four, cannot make that longer than an honest set. Of four sets
-one cannot make it shorter; of fewer one can that knows the others' updates.
+sends no such update is never left out if at most `COLLUDING` others do. But an offender that
+cancels the others' updates makes its set short, and an honest update may be long beside it. So only
+`COLLUDING` clients are left out for this, until an operator takes one of them back. If four
+disjoint sets (`COLLUDING` + 2) are too long, or two and nothing else can be tried, or one beside an
+offender's, updates have grown: the version is tried again, and what counts as usual is the second
+shortest of four, else the shortest. Fewer offenders than sets, and two of four, cannot make that
+longer than an honest set. Of four sets one cannot make it shorter; of fewer one can that knows the
+others' updates.
 
 **Overlap.** Two sums that share a client's update from one base tell their difference to whoever
 sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
@@ -185,11 +188,17 @@ class Suspicion:
 
     @property
     def offenders(self) -> Clients:
-        """Last suspects that belong to every explanation of the evidence, if there are any."""
+        return self.find_offenders()
+
+    def find_offenders(self, compares: bool = True) -> Clients:
+        """Finds last suspects that belong to every explanation of the evidence.
+
+        It `compares`: likely cohorts count, too.
+        """
         last = frozenset(suspects for suspects in self.suspect_sets if len(suspects) == 1)
         if not last:  # the usual case, in which no explanations are looked for
             return _union(())
-        kinds, found = _explain(self.evidence | self.likely)
+        kinds, found = _explain(self.evidence | self.likely if compares else self.evidence)
         if not found and (self.likely or not self.evidence):
             return _union(())
         return _union(
@@ -209,13 +218,24 @@ class Suspicion:
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
-    def grown(self, over: bool) -> Length | None:
-        """Returns the new usual length if updates have grown; `over`: no set is left to try."""
+    def grown(self, over: bool, left: Set[str] = frozenset()) -> Length | None:
+        """Returns the new usual length if updates have grown; `over`: no set is left to try.
+
+        Sets that an update spoilt, and clients that were `left` out, account for themselves: one
+        long set beside them is enough. Otherwise a client that always spoils would end the run.
+        """
         lengths, sets = dict(self.long), _smallest(self.burnt)
         long = sets & lengths.keys()
-        enough = len(long) > COLLUDING + 1
-        if enough or (over and len(long) > 1 and long == sets):
-            return sorted(lengths[each] for each in long)[enough]
+        spoilt = {each for each in sets - long if any(known <= each for known in self.evidence)}
+        spoilt |= {each for each in sets - long if each & left}
+        at_fault = spoilt or left & _union(self.burnt) - _union(long)
+        disjoint: list[Clients] = []  # without rounds a client may have come back from a newer base
+        for each in sorted(long, key=_order):
+            disjoint += [each] * each.isdisjoint(_union(disjoint))
+        enough = len(disjoint) > COLLUDING + 1
+        all_long = over and long | spoilt == sets and len(disjoint) + bool(at_fault) > 1
+        if enough or (all_long and disjoint):
+            return sorted(lengths[each] for each in disjoint)[enough]
         return None
 
     def note_grown(self) -> Suspicion:

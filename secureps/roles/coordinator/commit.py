@@ -308,9 +308,12 @@ def _judge_length(tx: Transaction, group: GroupState) -> tuple[Length, str, bool
     usually = longest_sum(tx.plan, layout, cohort, usual) or most
     if norm <= usually:
         return length, "", False
-    # With shards' own noise the same updates may be summed again, for one charge.
-    found = "too" if tx.plan.noisy_shards else f"{norm:.3g}"
-    why = f"{group.times:g} times what is usual is {usually:.3g}: a member, or all, sent more"
+    # With shards' own noise the same updates may be summed again, for one charge. What is usual may
+    # be the length of such a sum.
+    found, least = f"{norm:.3g}", f"{usually:.3g}"
+    if tx.plan.noisy_shards:
+        found, least = "too", "less"
+    why = f"{group.times:g} times what is usual is {least}: a member, or all, sent more"
     if not group.lengths:
         why = "sets of its clients are to show how long sums usually are"
     if norm > most:

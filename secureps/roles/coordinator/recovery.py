@@ -138,22 +138,31 @@ def objection(group: GroupState, receipt: Receipt) -> str:
     return ""
 
 
+AS_LONG = "times as long as others'"
+"""Ends the reason why a client was left out whose updates are too long beside others'."""
+
+
 def isolate(tx: Transaction, group: GroupState) -> None:
     state = group.suspicion
+    proven = state.find_offenders(compares=False)
     for client in sorted(state.offenders) if tx.plan.divides_cohorts else ():
         stood = sum(client in each for each in state.evidence | state.likely)
         text = (
             f"{client} spoils cohorts{tx.plan.of(group.name)}: it stood in {stood} that came to "
             f"nothing, and no {COLLUDING} others account for all that did"
         )
-        if state.likely:
-            text += f"; its updates are more than {group.times:g} times as long as others'"
+        if client not in proven:
+            # An offender that makes its sets short makes honest clients look long beside them.
+            told = sum(why.endswith(AS_LONG) for why in tx.federation.isolated.values())
+            if told >= COLLUDING:
+                continue
+            text += f"; its updates are more than {group.times:g} {AS_LONG}"
         tx.write(ClientIsolated(group.name, client, text))
 
 
 def note_grown(tx: Transaction, group: GroupState, over: bool) -> bool:
     """Takes a longer length as usual if updates have grown; `over`: no set is left to try."""
-    length = group.suspicion.grown(over)
+    length = group.suspicion.grown(over, tx.federation.isolated.keys())
     if length is not None:
         reason = (
             "too many sets of clients were longer than usual, so nobody is suspected for it: the "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from math import ceil, log2
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -240,6 +241,41 @@ def test_what_is_usual_after_growth_is_a_length_that_few_can_move() -> None:
     assert grown(True, 4.0, 1.0, 3.0) == grown(True, 4.0, 1.0) == 1.0
     assert grown(False, 4.0, 1.0, 3.0) is grown(True, 4.0) is None, "others may be tried"
     assert grown(True, 4.0, 1.0, state=burns(named(20), spoilt=False)) is None, "holders refused it"
+
+
+def test_nobody_is_left_out_for_long_sets_that_two_cannot_account_for() -> None:
+    """Spoilt cohorts that two account for still tell of a client by themselves."""
+    likely = frozenset({named(1, 2), named(3, 4), named(5, 6)})
+    last, one = frozenset({named(0)}), frozenset({named(0, 7)})
+    for evidence in (frozenset[Clients](), one, one | {named(0, 8), named(0, 9)}):
+        assert not Suspicion(evidence, last, likely=likely).offenders
+    assert Suspicion(evidence, last, likely=likely).find_offenders(compares=False) == named(0)
+    assert not Suspicion(one, last, likely=likely).find_offenders(compares=False)
+
+
+def test_sets_that_share_a_client_count_once_for_growth() -> None:
+    sets = [named(0, 1), named(0, 2), named(0, 3), named(0, 4), named(5, 6)]
+    state = Suspicion()
+    for k, each in enumerate(sets):
+        state = state.note_burnt(dict.fromkeys(each, 1), False, (9.0 - k, 2.0))
+    assert state.grown(over=False) is None, "one offender may have made four of them long"
+    assert state.grown(over=True) == (5.0, 2.0)
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_one_long_set_is_enough_beside_an_offender(spoilt: bool) -> None:
+    """The whole and one half hold client 0, who spoils them or was left out; the other is long."""
+    whole, half = crowd(8), named(4, 5, 6, 7)
+    state = burns(whole, spoilt=spoilt)
+    if spoilt:
+        state = state.note_burnt(dict.fromkeys(whole - half, 1), spoilt=True)
+    state = state.note_burnt(dict.fromkeys(half, 1), False, (2.0, 4.0))
+    assert (state.grown(over=True) == (2.0, 4.0)) == spoilt
+    assert state.grown(over=True, left=named(0)) == (2.0, 4.0)
+    if not spoilt:
+        assert state.grown(over=True, left=named(4)) is None, "that one is in the long set"
+    assert state.grown(over=False, left=named(0)) is None
+    assert burns(whole).grown(over=True, left=named(0)) is None, "no set is long"
 
 
 def test_a_long_cohort_counts_only_beside_a_set_that_is_many_times_shorter() -> None:
