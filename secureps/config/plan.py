@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from secureps.config.sections import CLASS, MEMORY, NAME, Table, show_value
+from secureps.config.sections import BOUND, CLASS, MEMORY, NAME, Table, show_value
 from secureps.config.site_files import MESSAGE, MOST_EXAMPLES
 from secureps.wording import suggest
 
@@ -322,9 +322,6 @@ def _states_no_size(group: dict[str, Any]) -> bool:
         "round" in (each, each.get("name") if isinstance(each, dict) else "") for each in named
     )
     return not any(rounds) and not {"clip", "range"} & group.keys()
-
-
-BOUND = r"^(clip|none|([2-9]|[1-9]\d{1,3})(\.\d{1,3})?x median)$"
 
 
 class GroupSection(Table):

@@ -297,12 +297,14 @@ CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 DIGEST = r"^[0-9a-f]{64}$"
 PIN = r"^(auto|off|[0-9]{1,3})$"
 MEMORY = r"^[0-9]{1,6}(\.[0-9]{1,3})? ?(?:[kMGT]B|[KMGT]iB)$"
+BOUND = r"^(clip|none|([2-9]|[1-9]\d{1,3})(\.\d{1,3})?x median)$"
 PATTERNS = {
     NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
     CLASS: 'a class of yours as "package.module:Class"',
     DIGEST: "a digest: 64 of 0-9 a-f",
     PIN: "auto, off, or the number of a NUMA node in quotes",
     MEMORY: 'a number with kB, MB, GB, TB or KiB, MiB, GiB, TiB, as "2 GiB"',
+    BOUND: '"clip", "none", or "Nx median" with N from 2, as "3x median"',
 }
 """Descriptions of the patterns above."""
 

@@ -171,7 +171,7 @@ def test_updates_that_grow_tenfold_go_on_and_only_a_poisoner_is_left_out(
     assert set(isolated(simulation)) == ({POISONER} if clips else set())
     first, second = journalled(simulation, records.LengthsGrew)
     assert 5 < second.length[0] / first.length[0] < 15
-    assert "so nobody is suspected for it" in second.reason
+    assert "for anybody to be suspected" in second.reason
 
 
 def test_who_is_always_just_within_what_is_usual_moves_it_slowly(

@@ -786,8 +786,8 @@ def _of_holders(plan: Plan) -> Iterator[str]:
     as_clients = ""
     if smallest - 1 <= few:
         as_clients = (
-            f", and as a client: {smallest - 1} of a cohort of {smallest} subtract themselves "
-            "from its sum"
+            f", and as a client: {smallest - 1} of a cohort of {smallest} "
+            f"{'subtracts itself' if smallest == 2 else 'subtract themselves'} from its sum"
         )
     yield (
         f"{away}, and a malicious aggregator {gains}; a data holder that colludes and whose site "

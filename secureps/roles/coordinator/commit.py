@@ -315,7 +315,7 @@ def _judge_length(tx: Transaction, group: GroupState) -> tuple[Length, str, bool
         found, least = "too", "less"
     why = f"{group.times:g} times what is usual is {least}: a member, or all, sent more"
     if not group.lengths:
-        why = "sets of its clients are to show how long sums usually are"
+        why = "this run does not know yet what is usual: sets of its clients will show it"
     if norm > most:
         why = (
             f"all but {ERROR:g} of sums of clipped updates are at most {most:.3g} long: a member "
