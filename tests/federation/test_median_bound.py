@@ -16,8 +16,10 @@ from secureps.client.update import Integers
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
+from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.policy.cohorts.suspicion import MEMORY, Suspicion
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator.commit import _judge_length
 from secureps.roles.coordinator.recovery import AS_LONG, isolate
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
@@ -207,6 +209,27 @@ def test_no_length_is_told_where_the_shards_own_noise_hides_it(
         in told
     )
     assert not any("." in reason for reason in told)
+
+
+@pytest.mark.parametrize("squares", [(9.0, 1.0), (1.0, 9.0)])
+def test_of_two_copies_of_a_block_the_longer_counts(squares: tuple[float, float]) -> None:
+    """Otherwise a shard that lies about its copy could hide a sum that is too long."""
+    plan, names = plan_for(), client_names(4)
+    (layout,) = plan.lay_out_sizes({"all": 30})
+    members = tuple(Member(SubmissionId(name, "all", 0), 1, 0, 0, examples=1) for name in names)
+    coming = {f"shard-{k}": SimpleNamespace(squares=(each,)) for k, each in enumerate(squares)}
+    owners = dict.fromkeys(coming, (0,))
+    group: Any = SimpleNamespace(
+        name="all", times=3.0, coming=coming, cohort=Cohort("all", 0, 1, 0, members),
+        lengths=((0.2, 4.0),) * MEMORY,
+    )  # fmt: skip
+    federation = SimpleNamespace(owners=lambda name: owners)
+    layouts = SimpleNamespace(group=lambda name: layout)
+    tx: Any = SimpleNamespace(plan=plan, layout=layouts, federation=federation)
+    length, why, proven = _judge_length(tx, group)
+    assert length == pytest.approx((3 / 4, 4.0))
+    assert why.startswith("its sum is 3 long, and 3 times what is usual is 2.4")
+    assert not proven
 
 
 def test_a_length_after_growth_is_usual_at_once_and_for_as_long_as_any(tmp_path: Path) -> None:

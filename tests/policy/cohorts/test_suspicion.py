@@ -253,6 +253,26 @@ def test_nobody_is_left_out_for_long_sets_that_two_cannot_account_for() -> None:
     assert not Suspicion(one, last, likely=likely).find_offenders(compares=False)
 
 
+def test_a_long_cohort_that_cannot_be_cut_is_not_tried_as_it_was() -> None:
+    """The same updates are as long again, and each try is charged."""
+    few, state = crowd(5), Suspicion()
+    for length, over in (((2.0, 5.0), True), ((), False)):
+        burnt = state.note_burnt(dict.fromkeys(few, 1), False, length)
+        assert choose(burnt, cutting(0), few, few, 3, MOST).over == over
+
+
+def test_growth_gives_sets_that_stayed_away_new_tries() -> None:
+    whole, half = crowd(6), cutting(0)(crowd(6), 3)[0]
+    state = Suspicion().note_burnt(dict.fromkeys(whole, 1), False, (2.0, 6.0))
+    state = state.start_round(half).give_up_round().note_grown()
+    assert (state.burnt, state.passed, state.long) == ((whole,), (), frozenset())
+
+
+def test_a_client_that_leaves_accounts_for_the_long_sets_that_it_stood_in() -> None:
+    state = Suspicion(likely=frozenset({named(0, 1), named(2, 3)}))
+    assert state.remove_client(min(named(0))).likely == {named(2, 3)}
+
+
 def test_sets_that_share_a_client_count_once_for_growth() -> None:
     sets = [named(0, 1), named(0, 2), named(0, 3), named(0, 4), named(5, 6)]
     state = Suspicion()
