@@ -163,10 +163,10 @@ ENDS: dict[str, tuple[int, str]] = {
     "power:shard-1@394+3.1,kill:coordinator@1114+6.3,part:client-02>coordinator@45+9,"
     "revoked:client-00@338+6.5,quits:client-01@976,quits:client-04@617": (
         152,
-        "too few clients are left for version 3 of all",
+        "too few clients are left for version 2 of all",
     ),
     # of the noise in a sum one disk is lost, and the file on the other is damaged
-    "rots:shard-1@1001,rots:shard-1@1002,wiped:shard-0@1003+2": (
+    "rots:shard-1@1056,rots:shard-1@1057,wiped:shard-0@1058+2": (
         1685,
         "shard-0 cannot use the sum: the noise of block 0 is lost, at shard-1 too",
     ),

@@ -371,7 +371,7 @@ class World(Simulation):
         reason = self.reasons()
         for name in self.clients:
             left = name not in self.down and self.parties[name].halted.done()
-            if left and re.search(rf"{name}\b[^;]* take(s)? part no more: start ", reason):
+            if left and re.search(rf"; start [^;]*\b{name}\b[^;]* again with the state", reason):
                 self._start_again(name)
 
     @staticmethod
