@@ -1229,14 +1229,17 @@ def check_version(c, run, version):
     ]
     c.that("answers", [x["about"] for x in answers] == [about] * run.plan["cipher"]["threshold"])
     for x in answers:
-        numbers[run.holders.index(x["holder"])] = np.frombuffer(unhex(x["share"]), "<u4").astype(
-            np.int64
-        )
+        answer = np.frombuffer(unhex(x["share"]), "<u4")
+        numbers[run.holders.index(x["holder"])] = answer.astype(np.int64)
     corrections = [np.frombuffer(unhex(x["correction"]), "<u4").astype(np.int64) for x in receipts]
     key, u, totals, squares = key_sum(numbers, corrections, weights), [], [], []
     c.that("key sum", key.astype("<i4").tobytes().hex() == opened["key"])
     stages = {stage["name"]: stage for stage in run.rule["codec"]}
-    options = stages.get("support", {}).get("one_in", 1), "rotate" in stages, "feedback" in stages
+    options = (
+        stages.get("support", {}).get("one_in", 1),
+        "rotate" in stages,
+        run.rule.get("feedback", False),
+    )
     for block, (size, slots, base) in enumerate(zip(run.sizes, run.slots, run.blocks)):
         sealed = []
         for x in receipts:
