@@ -1,4 +1,4 @@
-"""`python -m tests.vectors` makes the files of `vectors/` anew, but for README.md."""
+"""`python -m tests.vectors` makes the files of `vectors/` anew, but for those that people wrote."""
 
 from tests.vectors.files import as_made, on_disk
 from tests.vectors.recording import VECTORS

@@ -6,14 +6,15 @@ from tests.vectors.makers import MAKERS
 from tests.vectors.recording import VECTORS, Files, as_json, record
 
 RUN = "run/"
+WRITTEN = ("README.md", "verify.py")
+"""Files that people wrote."""
 
 
 def on_disk() -> Files:
-    """All files but README.md, by name."""
+    """All files that are made, by name."""
     paths = sorted(path for path in VECTORS.rglob("*") if path.is_file())
     found = {path.relative_to(VECTORS).as_posix(): path.read_bytes() for path in paths}
-    found.pop("README.md", None)
-    return found
+    return {name: data for name, data in found.items() if name not in WRITTEN}
 
 
 def of_run(files: Files) -> Files:

@@ -3,7 +3,7 @@
 import pytest
 
 from secureps.audit.entries import load, verify_end
-from tests.vectors.files import as_made, differences, of_run, on_disk
+from tests.vectors.files import WRITTEN, as_made, differences, of_run, on_disk
 from tests.vectors.recording import Files
 from tests.vectors.tampering import COORDINATOR, TAMPERED, forged
 
@@ -22,6 +22,7 @@ def test_all_files_are_made_again(made: Files) -> None:
     assert differences(found, made) == []
     assert differences(found | {"more.json": b"{}"}, made) == ["more.json"]
     assert sum(map(len, found.values())) < MOST
+    assert not {*WRITTEN} & (found.keys() | made.keys())  # else these are deleted, or overwritten
 
 
 @pytest.mark.parametrize("name", sorted(on_disk()))
