@@ -367,7 +367,13 @@ class Watch:
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
-        """Reports parties that left early: a client without budget, or a removed shard."""
+        """Reports parties that left early: a client without budget or that was left out, or a
+        removed shard.
+        """
+        left = {each.name for each in status.members if each.state == "left out"}
+        for line in sorted({f"{name} is left out of the run" for name in left} - self._told):
+            self._told.add(line)
+            self._progress.say(f"{line}: the coordinator's log says why", "yellow")
         for name in () if status.finished else self._gone.keys() - self._told:
             self._told.add(name)
             why = self._gone[name] or "it said nothing; its script ended the process"

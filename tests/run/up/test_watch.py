@@ -178,6 +178,20 @@ def test_clients_that_failed_alike_are_named_together_and_once(
     assert said == [f"{each}; the run goes on while it can" for each in told]
 
 
+def test_a_client_that_was_left_out_is_told_once() -> None:
+    said = list[str]()
+    watch: Any = object.__new__(Watch)
+    watch._told, watch._gone = set(), {}
+    watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
+    members = [
+        MemberStatus(name, True, state, 0, 0, 0.0, unsafe=False)
+        for name, state in (("a", "trains"), ("b", "left out"))
+    ]
+    for _ in range(2):
+        watch._tell_leavers(Status(b"", 1, "", (), tuple(members), (), ()))
+    assert said == ["b is left out of the run: the coordinator's log says why"]
+
+
 def test_everything_comes_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.report.mkdir()
