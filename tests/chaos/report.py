@@ -44,7 +44,7 @@ def tables() -> str:
     """What is played, and what came of it."""
     played: dict[str, Any] = json.loads(RESULTS.read_text())
     lines = [
-        "| what goes wrong | simulated | planted | real processes |",
+        "| what goes wrong | simulated faults | times | faults of real processes |",
         "|---|---|---|---|",
         *(_row(*family, played["faults"]) for family in FAMILIES),
         "",
@@ -69,9 +69,9 @@ def _row(what: str, simulated: Kinds, others: Kinds, planted: Mapping[str, int])
 def _covered(met: Collection[str]) -> str:
     kinds = all_kinds()
     return (
-        f"- **Covered**: a group can go through {len(TRANSITIONS)} changes, and a test shows each. "
-        f"Parties can hear or order {len(kinds)} kinds of things. These seeds met "
-        f"{sum(each in met for each in kinds)}; {len(KNOWN)} are out of chaos's reach."
+        f"- **Covered**: a group of parameters changes its state in {len(TRANSITIONS)} ways, and a "
+        f"test shows each. Of {len(kinds)} kinds of messages, tasks and orders these seeds met "
+        f"{sum(each in met for each in kinds)}; {len(KNOWN)} of the others cannot come up here."
     )
 
 
