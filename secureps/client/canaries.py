@@ -59,7 +59,7 @@ Floats = NDArray[np.float32]
 Coins = NDArray[np.bool_]
 
 Trials = tuple[Coins, NDArray[np.floating[Any]]]
-"""Which canaries were in, and their scores."""
+"""Says of each canary whether it was in, bool [trials], and has its score, floats [trials]."""
 
 Play = Callable[[np.random.Generator], Trials]
 """Makes the next trials; the generator throws coins."""

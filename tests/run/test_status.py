@@ -5,10 +5,12 @@ import io
 import json
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -158,6 +160,15 @@ def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
         assert whom.why_silent() == ""
 
 
+def ask_by(monkeypatch: pytest.MonkeyPatch, asked: Callable[..., Any]) -> None:
+    """Has this function in place of all that a coordinator is asked."""
+    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
+    monkeypatch.setattr(StatusClient, "__init__", lambda self, *given: None)
+    monkeypatch.setattr(StatusClient, "close", lambda self: None)
+    for name in ("status", "act"):
+        monkeypatch.setattr(StatusClient, name, asked)
+
+
 def test_a_run_whose_report_is_made_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,11 +177,7 @@ def test_a_run_whose_report_is_made_says_so(
     def away(self: StatusClient, *given: object) -> None:
         raise Unreachable("nobody listens there")
 
-    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
-    monkeypatch.setattr(StatusClient, "__init__", lambda self, *given: None)
-    monkeypatch.setattr(StatusClient, "close", lambda self: None)
-    for asked in ("status", "act"):
-        monkeypatch.setattr(StatusClient, asked, away)
+    ask_by(monkeypatch, away)
     play(begin(tmp_path / "stopped"), versions=1)
     with claim_folder(going := ended_up(tmp_path / "stopped", tmp_path / "going", versions=1)):
         assert "error: nobody listens there" in typed("status", going, status=1).err
@@ -198,11 +205,7 @@ def test_a_run_that_ends_while_it_is_asked_says_so(
         up.over.write_text("all 3 versions are made")
         raise Unreachable("nobody listens there")
 
-    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
-    monkeypatch.setattr(StatusClient, "__init__", lambda self, *given: None)
-    monkeypatch.setattr(StatusClient, "close", lambda self: None)
-    for asked in ("status", "act"):
-        monkeypatch.setattr(StatusClient, asked, ends)
+    ask_by(monkeypatch, ends)
     told = REPORTING.format("all 3 versions are made")
     with claim_folder(up.root):
         assert typed("status", up.root).out.startswith(f"{told}\n")
